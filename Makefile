@@ -1,0 +1,60 @@
+# Everything is done in a virtual environment that make sets up by itself: `make up` on a fresh clone is enough.
+# PYTHON is the interpreter it is made with, VENV where it is.
+PYTHON ?= python3
+VENV ?= .venv
+UV ?= $(if $(wildcard $(VENV)/bin/uv),$(VENV)/bin/uv,uv)
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+TESTS ?= tests
+
+.DEFAULT_GOAL := help
+.PHONY: help venv up test lint format bench test-kube lock clean
+.DELETE_ON_ERROR:
+
+help: ## print this
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+venv: $(STAMP) ## set up the virtual environment
+
+# The lock fixes every package by hash; the project itself is installed in place, with the build tool from the lock.
+$(STAMP): requirements.lock pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "make: no $(PYTHON): install Python 3.11 or newer, or set PYTHON" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $(PYTHON) is too old: Python 3.11 or newer is needed; set PYTHON to one" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "make: $(PYTHON) has no venv module: install it (on Debian and Ubuntu: python3-venv)" >&2; exit 1; }
+	@test -x $(BIN)/python || { echo "make: creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "make: installing the locked packages (a minute or two the first time)"
+	@$(PIP) install --require-hashes -r requirements.lock
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+up: $(STAMP) ## start everything on this machine: broker, database, workers
+	@$(BIN)/warmpool up
+
+test: $(STAMP) ## run the tests that need nothing but this machine (TESTS=tests/unit for a part)
+	@$(BIN)/python -m pytest $(TESTS) --ignore=tests/kube
+
+lint: $(STAMP) ## check style, types and the layers
+	@echo "make: ruff" && $(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet .
+	@echo "make: mypy" && $(BIN)/mypy --no-error-summary
+	@echo "make: import-linter" && $(BIN)/lint-imports
+
+format: $(STAMP) ## put the code into the house's format
+	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .
+
+bench: $(STAMP) ## measure, each number against a limit of the same run
+	@$(BIN)/python -m bench
+
+test-kube: $(STAMP) ## run the tests against a real Kubernetes API server
+	@test -d tests/kube || { echo "make: there is no tests/kube" >&2; exit 1; }
+	@$(BIN)/python -m pytest tests/kube
+
+lock: ## choose the newest packages that fit pyproject.toml (needs uv)
+	@command -v $(UV) >/dev/null || { echo "make: no uv: install it, or set UV" >&2; exit 1; }
+	@$(UV) pip compile --quiet pyproject.toml --extra embedded --group dev --universal --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --upgrade --custom-compile-command "make lock" -o requirements.lock
+
+clean: ## remove what can be made again; data directories stay
+	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,16 @@
+"""When each pass is due. Data only: every pass is guarded by its lock, so any number of beats may send these."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pool.passes.periods import PERIODS_S, tick_expires_s
+
+beat_schedule: dict[str, dict[str, Any]] = {
+    f"pool.{name}": {
+        "task": f"pool.{name}",
+        "schedule": period_s,
+        "options": {"queue": "passes", "expires": tick_expires_s(name)},
+    }
+    for name, period_s in PERIODS_S.items()
+}

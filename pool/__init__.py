@@ -1,0 +1,1 @@
+"""warmpool: keeps workers warm and hands one to any service in milliseconds. ARCHITECTURE.md is the map."""

@@ -1,0 +1,134 @@
+"""Activate: bind an org's configuration to a reserved worker, beating its row meanwhile; hot is persisted before anybody is
+answered. What fails is retired, and its request tries another worker."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import structlog
+
+from pool import answering, holding, matching, profiles, stamping, tokens
+from pool.after import After
+from pool.deps import Deps
+from pool.errors import PoolError, Refused, Transient
+from pool.records import Held, Seen
+from pool.settings import Profile
+from pool.states import ClaimEnd, Outcome, State
+from pool.store import Tx, claims, orgs, workers
+
+log = structlog.get_logger(__name__)
+
+
+def activate(deps: Deps, held: Held) -> Outcome:
+    """Make the worker hot for its claim. A late or repeated delivery finds the epoch or the heartbeat of another and does nothing."""
+    worker = _enter(deps, held)
+    if worker is None:
+        return Outcome.FENCED
+    profile = deps.profile(worker.profile)
+    try:
+        if profile is None:
+            raise Refused("unknown_profile", detail=f"profile {worker.profile} is no longer configured")
+        if deps.settings.pool.protect_before_grant and not stamping.stamp(deps, worker.id):
+            raise Transient("the pod could not be stamped")
+        if profile.activation_path and worker.state is State.ACTIVATING:
+            with _beating(deps, held):
+                _configure(deps, worker, held, profile)
+    except PoolError as exc:
+        return fail(deps, held, str(exc))
+    after = After()
+    with deps.store.write() as tx:
+        confirmed = holding.confirm(tx, deps, after, held)
+        if confirmed:
+            _serve_if_parked(tx, deps, after, worker)
+    answering.carry_out(deps, after)
+    return Outcome.MOVED if confirmed else Outcome.FENCED
+
+
+def fail(deps: Deps, held: Held, cause: str, *, why: ClaimEnd = ClaimEnd.ACTIVATION_FAILED) -> Outcome:
+    """The worker leaves; its request gets another one or is refused."""
+    after = After()
+    with deps.store.write() as tx:
+        ended = holding.end(tx, deps, after, held.claim_id, why, detail=cause)
+        if ended is not None:
+            matching.rebind(tx, deps, after, ended.request_pk, cause=cause)
+    if ended is None:
+        return Outcome.FENCED
+    deps.metrics.activation_failures.labels(ended.profile).inc()
+    log.warning("activation_failed", worker=held.worker_id, claim=held.claim_id, cause=cause)
+    answering.carry_out(deps, after)
+    return Outcome.MOVED
+
+
+def _enter(deps: Deps, held: Held) -> Seen | None:
+    """Take the activation, unless somebody else is alive in it."""
+    after = After()
+    with deps.store.write() as tx:
+        worker = workers.get_for_update(tx, held.worker_id)
+        if worker is None or worker.epoch != held.epoch or worker.claim_id != held.claim_id:
+            return None
+        if worker.state is State.RESERVED:
+            by = deps.by("activating")
+            workers.move(tx, workers.Fence.on(worker), State.ACTIVATING, by)
+            after.moved(worker.id, worker.state, State.ACTIVATING, by)
+        elif not _is_ours_to_take(tx, deps, worker, held):
+            return None
+        workers.beat(tx, held)
+        entered = workers.get(tx, held.worker_id)
+    after.send(deps)
+    return entered
+
+
+def _is_ours_to_take(tx: Tx, deps: Deps, worker: Seen, held: Held) -> bool:
+    """A repeated delivery takes over an activation that has fallen silent, or finishes a grant that waits only for its stamp."""
+    if worker.state is State.HOT:
+        claim = claims.get(tx, held.claim_id)
+        return claim is not None and claim.lease_expires_at is None
+    return worker.state is State.ACTIVATING and workers.is_silent(
+        tx, worker.id, for_s=deps.settings.pool.activation_stuck_s
+    )
+
+
+def _configure(deps: Deps, worker: Seen, held: Held, profile: Profile) -> None:
+    with deps.store.read() as tx:
+        org = None if worker.org is None else orgs.get(tx, worker.org)
+    body = profiles.payload(
+        profile,
+        org=worker.org or "",
+        claim_id=held.claim_id,
+        worker_id=held.worker_id,
+        values={} if org is None else org.values,
+    )
+    token = tokens.token(deps.worker_key(worker.id), held.claim_id, held.epoch)
+    url = (worker.endpoint or "") + profile.activation_path
+    budget_s = deps.settings.activation_budget_s(profile)
+    deps.worker_api.activate(url, body, tokens.headers(held.claim_id, held.epoch, token), budget_s)
+
+
+def _serve_if_parked(tx: Tx, deps: Deps, after: After, worker: Seen) -> None:
+    """Its requester had gone: what was parked for its org may serve the org's next waiter at once."""
+    if not after.answers:
+        matching.match(tx, deps, after, worker.profile)
+
+
+@contextmanager
+def _beating(deps: Deps, held: Held) -> Iterator[None]:
+    """While the worker is being configured, its row says so every few seconds."""
+    done = threading.Event()
+
+    def beat() -> None:
+        while not deps.clock.wait(done, deps.settings.pool.activation_heartbeat_s):
+            try:
+                with deps.store.write() as tx:
+                    workers.beat(tx, held)
+            except Transient as exc:
+                log.warning("heartbeat_missed", worker=held.worker_id, cause=str(exc))
+
+    thread = threading.Thread(target=beat, name=f"beat {held.worker_id}", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

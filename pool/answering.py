@@ -1,0 +1,99 @@
+"""Answers: built from the rows that decided them, delivered to everybody who asked, then marked. Nothing secret is stored: the
+token is derived each time, and is the same each time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import structlog
+
+from pool import tokens
+from pool.after import After
+from pool.contract import Granted, RefusedAnswer
+from pool.deps import Deps
+from pool.errors import BrokenPromise, Transient
+from pool.ids import ClaimId, RequestPk
+from pool.matching import match_org
+from pool.records import Claim, Request, Seen
+from pool.states import Reason, RequestState
+from pool.store import Tx, claims, requests, workers
+
+log = structlog.get_logger(__name__)
+
+
+def carry_out(deps: Deps, after: After) -> None:
+    """All that was to happen once the transaction had committed."""
+    for org in sorted(after.freed):
+        try:
+            match_org(deps, after, org)
+        except Transient as exc:
+            log.warning("matching_left_to_the_pass", org=org, cause=str(exc))
+    after.send(deps)
+    deliver(deps, after.answers)
+
+
+def deliver(deps: Deps, pks: Sequence[RequestPk]) -> int:
+    """Deliver decided answers to every recorded address and mark them. What fails is left to the reap. How many were."""
+    done: list[RequestPk] = []
+    for pk in pks:
+        try:
+            with deps.store.read() as tx:
+                request = requests.get(tx, pk)
+                answer = None if request is None else answer_to(tx, deps, request)
+            if request is None or answer is None:
+                continue
+            for to in request.replies:
+                deps.broker.reply(to, answer.as_dict())
+            done.append(pk)
+        except Transient as exc:
+            log.warning("answer_left_to_the_pass", request=pk, cause=str(exc))
+    if done:
+        try:
+            with deps.store.write() as tx:
+                requests.mark_replied(tx, done)
+        except Transient as exc:
+            log.warning("answers_unmarked", count=len(done), cause=str(exc))
+    return len(done)
+
+
+def answer_to(tx: Tx, deps: Deps, request: Request) -> Granted | RefusedAnswer | None:
+    """What the request's row says; None while it is open."""
+    if request.state is RequestState.GRANTED:
+        claim = claims.get(tx, request.claim_id or ClaimId(""))
+        worker = None if claim is None else workers.get(tx, claim.worker_id)
+        if claim is not None and worker is not None and claim.ended_at is None:
+            return granted(deps, claim, worker)
+        return spent(request)
+    if request.state is RequestState.SPENT:
+        return spent(request)
+    if request.state is RequestState.REFUSED:
+        return RefusedAnswer(
+            reason=Reason(request.reason or Reason.INVALID),
+            detail=request.detail or "",
+            retry_after_s=request.retry_after_s,
+        )
+    return None
+
+
+def granted(deps: Deps, claim: Claim, worker: Seen) -> Granted:
+    """The answer yes, with its token."""
+    if claim.lease_expires_at is None or worker.endpoint is None:
+        raise BrokenPromise(f"claim {claim.id} was granted before its worker was hot")
+    return Granted(
+        claim_id=claim.id,
+        worker_id=worker.id,
+        epoch=claim.epoch,
+        pod=worker.id,
+        endpoint=worker.endpoint,
+        token=tokens.token(deps.worker_key(worker.id), claim.id, claim.epoch),
+        lease_expires_at=claim.lease_expires_at,
+        source=claim.source,
+    )
+
+
+def spent(request: Request) -> RefusedAnswer:
+    """Its claim has come and gone."""
+    return RefusedAnswer(
+        reason=Reason.REQUEST_SPENT,
+        detail=f"request_id {request.request_id!r} was granted before and its claim has ended; use a new one",
+    )

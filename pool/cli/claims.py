@@ -1,0 +1,130 @@
+"""`warmpool acquire` and `warmpool release`: what services do, by hand."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pool import config
+from pool.cli.app import new_app, settings_of
+from pool.cli.printing import JsonOption, as_json
+from pool.client import ClaimLost, Pool, Refused, Worker
+
+acquire_app = new_app("Get a worker, and run a command with it.")
+release_app = new_app("Give a worker back.")
+
+
+@acquire_app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def acquire(
+    context: typer.Context,
+    command: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND]...", help="Run with the worker held.")] = None,
+    org: Annotated[str, typer.Option(help="Whose claim it is.")] = "default",
+    profile: Annotated[str, typer.Option(help="The kind of worker.")] = "default",
+    wait: Annotated[int, typer.Option("--wait", metavar="S", help="Wait up to so many seconds.")] = 0,
+    lease: Annotated[int, typer.Option("--lease", metavar="S", help="The lease, without a command.")] = 30,
+    ttl: Annotated[int | None, typer.Option("--ttl", metavar="S", help="How long it stays parked afterwards.")] = None,
+    request_id: Annotated[str | None, typer.Option(help="The idempotency key.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Get a worker. With a command, run it while holding the worker and give it back afterwards:
+
+        warmpool acquire --org acme -- sh -c 'curl -s -K "$WARMPOOL_CURL_CONFIG" "$WARMPOOL_ENDPOINT/echo"'
+
+    The command finds WARMPOOL_ENDPOINT, WARMPOOL_TOKEN, WARMPOOL_CLAIM, WARMPOOL_EPOCH and WARMPOOL_CURL_CONFIG (a file of
+    headers for curl's -K). Its exit code is ours. Without a command the claim is printed and lives for its lease.
+
+    Exit codes: 3 refused (the reason is printed), else the command's.
+    """
+    settings = settings_of(context)
+    # Without a command nobody is left here to renew: the claim then lives for one lease.
+    pool = Pool(config.broker_url(settings), renews=bool(command))
+    try:
+        worker = pool.acquire(org, profile, wait_s=wait, lease_s=lease, ttl_s=ttl, request_id=request_id)
+    except Refused as exc:
+        _refused(exc, json=json)
+        raise typer.Exit(3) from exc
+    if not command:
+        _print(worker, json=json)
+        return
+    code = 1
+    try:
+        code = _run(worker, command)
+    finally:
+        try:
+            worker.release()
+        except ClaimLost as exc:
+            print(f"warmpool: the claim was lost: {exc}", file=sys.stderr)
+        pool.close()
+    raise typer.Exit(code)
+
+
+@release_app.command()
+def release(
+    context: typer.Context,
+    claim_id: Annotated[str, typer.Argument(help="The claim to end.")],
+    tainted: Annotated[bool, typer.Option("--tainted", help="Do not use its worker again.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """End a claim. Repeating it is harmless. Exit code 1 if there is no such claim."""
+    with Pool(config.broker_url(settings_of(context))) as pool:
+        outcome = pool.release(claim_id, condition="tainted" if tainted else "clean")
+    as_json({"outcome": outcome}) if json else print(outcome)
+    raise typer.Exit(1 if outcome == "unknown_claim" else 0)
+
+
+def _run(worker: Worker, command: list[str]) -> int:
+    with tempfile.TemporaryDirectory(prefix="warmpool-") as folder:
+        headers = Path(folder) / "curl"
+        headers.touch(mode=0o600)
+        headers.write_text("".join(f'header = "{k}: {v}"\n' for k, v in worker.auth.items()))
+        env = {
+            "WARMPOOL_ENDPOINT": worker.endpoint,
+            "WARMPOOL_TOKEN": worker.token,
+            "WARMPOOL_CLAIM": worker.claim_id,
+            "WARMPOOL_EPOCH": str(worker.epoch),
+            "WARMPOOL_CURL_CONFIG": str(headers),
+        }
+        try:
+            child = subprocess.Popen(command, env=os.environ | env)  # noqa: S603 - the user's own command
+        except OSError as exc:
+            print(f"warmpool: {command[0]}: {exc.strerror}", file=sys.stderr)
+            return 127
+        # Ctrl-C reaches the command by itself; we wait for it and then give the worker back.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+        code = child.wait()
+        return code if code >= 0 else 128 - code
+
+
+def _print(worker: Worker, *, json: bool) -> None:
+    shown: dict[str, Any] = {
+        "outcome": "granted",
+        "claim_id": worker.claim_id,
+        "worker_id": worker.worker_id,
+        "epoch": worker.epoch,
+        "pod": worker.pod,
+        "endpoint": worker.endpoint,
+        "token": worker.token,
+        "lease_expires_at": worker.lease_expires_at,
+        "source": worker.source,
+    }
+    if json:
+        as_json(shown)
+        return
+    print("\n".join(f"{k:<17} {v}" for k, v in shown.items() if k != "outcome"))
+    print(f"\ngive it back with: warmpool release {worker.claim_id}")
+
+
+def _refused(exc: Refused, *, json: bool) -> None:
+    if json:
+        as_json({"outcome": "refused", "reason": exc.reason, "retry_after_s": exc.retry_after_s, "detail": exc.detail})
+    else:
+        again = f" (try again in {exc.retry_after_s:g} s)" if exc.retry_after_s else ""
+        print(f"warmpool: refused, {exc.reason}: {exc.detail}{again}", file=sys.stderr)

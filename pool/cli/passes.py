@@ -1,0 +1,79 @@
+"""`warmpool passes` and `warmpool pass`: the singletons that keep the pool healthy."""
+
+from __future__ import annotations
+
+import getpass
+from typing import Annotated, Any
+
+import typer
+
+from pool import reporting, wiring
+from pool.cli.app import new_app, settings_of
+from pool.cli.printing import JsonOption, as_json
+from pool.cli.status import pass_table
+from pool.errors import PoolError
+from pool.passes import PASSES, run_once
+from pool.store import passes
+
+list_app = new_app("The passes with their age, holder and last result.")
+app = new_app("Run, pause or resume one pass.")
+
+Name = Annotated[str, typer.Argument(help=f"One of: {', '.join(PASSES)}.")]
+
+
+@list_app.command()
+def list_passes(context: typer.Context, json: JsonOption = False) -> None:
+    """All passes: period, age of the last success, result, who ran it last, what it did. Exit code 1 if one is dark."""
+    settings = settings_of(context)
+    store = wiring.open_store(settings)
+    seen = reporting.status(store, settings)
+    store.close()
+    as_json(seen["passes"]) if json else print(pass_table(seen))
+    raise typer.Exit(1 if any(p["dark"] for p in seen["passes"].values()) else 0)
+
+
+@app.command()
+def run(
+    context: typer.Context,
+    name: Name,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would do; change nothing.")] = False,
+) -> None:
+    """Run one pass now, here, under its lock."""
+    what = _known(name)
+    settings = settings_of(context)
+    from tasks.app import app as celery
+
+    celery.role, celery.settings = "cli", settings
+    celery.deps.driver.list()  # the view of the cluster that the pass will judge by
+    as_json(run_once(celery.deps, what, dry_run=dry_run))
+    celery.pool_broker.close()
+    celery.deps.close()
+
+
+@app.command()
+def pause(context: typer.Context, name: Name) -> None:
+    """Stop a pass, and its fallback, until it is resumed."""
+    _set_paused(context, name, paused=True)
+
+
+@app.command()
+def resume(context: typer.Context, name: Name) -> None:
+    """Let a paused pass run again."""
+    _set_paused(context, name, paused=False)
+
+
+def _set_paused(context: typer.Context, name: str, *, paused: bool) -> None:
+    what = _known(name)
+    store = wiring.open_store(settings_of(context))
+    with store.write() as tx:
+        passes.set_paused(tx, what.name, paused=paused, by=getpass.getuser())
+    store.close()
+    print(f"{what.name} {'paused' if paused else 'resumed'}")
+
+
+def _known(name: str) -> Any:
+    if name not in PASSES:
+        raise PoolError(f"no pass {name!r}: one of {', '.join(PASSES)}")
+    return PASSES[name]
+
+

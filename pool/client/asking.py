@@ -1,0 +1,109 @@
+"""One question to the server: when to send it, when to send it again, when to give up. Pure.
+
+Driven by `step`: the driver does what it is told, reports `sent` or `unsent`, and asks for the next step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from pool.backoff import Backoff
+from pool.client.calls import Call
+from pool.client.errors import AnswerOverdue, BrokerDown, PoolClosed
+from pool.client.messages import Answer, Message
+from pool.errors import PoolError
+
+# An answer is overdue after the first of these, then after the next; the contract makes re-sending harmless.
+_RESEND = Backoff(first_s=2.0, factor=2.0, limit_s=10.0)
+# Pauses between attempts to reach Redis; tries only bounds the series, time bounds the trying.
+_RECONNECT = Backoff(first_s=0.05, factor=2.0, limit_s=1.0, tries=1_000_000)
+
+
+class Signal(Protocol):
+    """What wakes one waiter: an event of threading or of asyncio."""
+
+    def set(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How often things are tried."""
+
+    # The first sending fails after so long: a caller whose broker is down is to know at once.
+    publish_s: float = 2.0
+    resend: Backoff = _RESEND
+    reconnect: Backoff = _RECONNECT
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Put the message on the queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait for the signal, so long."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Raise this."""
+
+    error: PoolError
+
+
+Step = Send | Wait | GiveUp
+
+
+class Ask:
+    """A question that somebody waits for."""
+
+    def __init__(self, call: Call, message: Message, signal: Signal, *, pace: Pace, now: float) -> None:
+        self.call = call
+        self.message = message
+        self.signal = signal
+        self.answer: Answer | None = None
+        self.closed = False
+        self.sendings = 0
+        self._pace = pace
+        self._deadline = now + call.patience_s
+        self._first_by = min(now + pace.publish_s, self._deadline)
+        self._send_at = now
+        self._trouble: BrokerDown | None = None
+        self._pauses: Iterator[float] = iter(())
+
+    def step(self, now: float) -> Step:
+        """What to do now."""
+        if self.closed:
+            return GiveUp(PoolClosed())
+        if not self.sendings:
+            if self._trouble is not None and now >= self._first_by:
+                return GiveUp(self._trouble)
+            return self._send_or_wait(now, until=self._first_by)
+        if now >= self._deadline:
+            return GiveUp(self._overdue())
+        return self._send_or_wait(now, until=self._deadline)
+
+    def sent(self, now: float) -> None:
+        self.sendings += 1
+        self._trouble = None
+        self._send_at = now + self._pace.resend.nominal(self.sendings)
+
+    def unsent(self, now: float, error: BrokerDown) -> None:
+        if self._trouble is None:
+            self._pauses = self._pace.reconnect.pauses()
+        self._trouble = error
+        self._send_at = now + next(self._pauses, self._pace.reconnect.limit_s)
+
+    def _send_or_wait(self, now: float, *, until: float) -> Step:
+        return Send() if now >= self._send_at else Wait(max(0.0, min(self._send_at, until) - now))
+
+    def _overdue(self) -> AnswerOverdue:
+        trouble = f"; at last: {self._trouble}" if self._trouble else ""
+        return AnswerOverdue(
+            f"no answer to {self.call.task} within {self.call.patience_s:g} s (sent {self.sendings} times){trouble}"
+        )

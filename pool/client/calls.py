@@ -1,0 +1,151 @@
+"""The task contract as a client sees it: the four calls, and what their answers mean. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from pool.errors import BrokenPromise, Refused
+from pool.ids import RandomIds
+from pool.states import Condition
+
+ACQUIRE = "pool.acquire"
+RENEW = "pool.renew"
+RELEASE = "pool.release"
+CANCEL = "pool.cancel"
+# A server may be activating the worker for its whole budget (30 s by default) even if the caller does not wait.
+ANSWER_GRACE_S = 40.0
+# Nothing is activated when a claim ends: these answers come at once or something is wrong.
+BRIEF_S = 10.0
+LONGEST_WAIT_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A task, its arguments, and how long its answer is waited for."""
+
+    task: str
+    kwargs: Mapping[str, object]
+    patience_s: float = BRIEF_S
+
+    def request(self) -> tuple[object, object] | None:
+        """Which request this asks for, if it is an acquire: the same from whichever call it is asked."""
+        return (self.kwargs["org"], self.kwargs["request_id"]) if self.task == ACQUIRE else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """A claim as the server granted it."""
+
+    claim_id: str
+    worker_id: str
+    epoch: int
+    pod: str
+    endpoint: str
+    token: str = field(repr=False)
+    lease_expires_at: datetime
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renewal:
+    """What one renewal said about each claim."""
+
+    renewed: Mapping[str, datetime]
+    gone: Mapping[str, str]
+    leaving: Mapping[str, str]
+
+
+def wish(
+    org: str, profile: str, request_id: str | None, *, wait_s: float, lease_s: float, ttl_s: float | None
+) -> dict[str, object]:
+    """The arguments of an acquire. It has a request_id from the start, or re-sending would ask for another worker."""
+    return {
+        "org": org,
+        "profile": profile,
+        "request_id": RandomIds().request() if request_id is None else request_id,
+        "lease_s": lease_s,
+        "ttl_s": ttl_s,
+        "wait_s": wait_s,
+    }
+
+
+def acquire(arguments: Mapping[str, object], *, grace_s: float) -> Call:
+    wait_s = arguments["wait_s"]
+    # Out of bounds or of another type is for the server to refuse; here it only must not keep us waiting for ever.
+    waiting = max(0.0, min(float(wait_s), LONGEST_WAIT_S)) if isinstance(wait_s, int | float) else 0.0
+    return Call(task=ACQUIRE, kwargs=dict(arguments), patience_s=waiting + grace_s)
+
+
+def renew(claim_ids: Iterable[str], *, patience_s: float) -> Call:
+    return Call(task=RENEW, kwargs={"claim_ids": list(claim_ids)}, patience_s=patience_s)
+
+
+def release(claim_id: str, condition: str) -> Call:
+    return Call(task=RELEASE, kwargs={"claim_id": claim_id, "condition": str(Condition(condition))})
+
+
+def cancel(org: object, request_id: object) -> Call:
+    return Call(task=CANCEL, kwargs={"org": org, "request_id": request_id})
+
+
+def granted(result: object) -> Grant:
+    """The grant, or `Refused`."""
+    answer = _mapping(ACQUIRE, result)
+    _refuse(answer)
+    try:
+        return Grant(
+            claim_id=str(answer["claim_id"]),
+            worker_id=str(answer["worker_id"]),
+            epoch=int(answer["epoch"]),
+            pod=str(answer["pod"]),
+            endpoint=str(answer["endpoint"]),
+            token=str(answer["token"]),
+            lease_expires_at=_instant(answer["lease_expires_at"]),
+            source=str(answer["source"]),
+        )
+    except (KeyError, TypeError, ValueError) as exc:
+        raise BrokenPromise(f"the answer to {ACQUIRE} is not of the task contract: {exc!r}") from exc
+
+
+def renewal(result: object) -> Renewal:
+    answer = _mapping(RENEW, result)
+    _refuse(answer)
+    try:
+        renewed = {claim_id: _instant(at) for claim_id, at in answer["renewed"].items()}
+        return Renewal(renewed=renewed, gone=dict(answer["gone"]), leaving=dict(answer.get("leaving") or {}))
+    except (KeyError, TypeError, ValueError, AttributeError) as exc:
+        raise BrokenPromise(f"the answer to {RENEW} is not of the task contract: {exc!r}") from exc
+
+
+def outcome(result: object) -> str:
+    """The outcome of a release or a cancel, or `Refused`."""
+    answer = _mapping("a release or cancel", result)
+    _refuse(answer)
+    return str(answer.get("outcome"))
+
+
+def _mapping(what: str, result: object) -> dict[str, Any]:
+    if not isinstance(result, dict):
+        raise BrokenPromise(f"the answer to {what} is not an object but a {type(result).__name__}")
+    return result
+
+
+def _refuse(answer: Mapping[str, object]) -> None:
+    if answer.get("outcome") != "refused":
+        return
+    after = answer.get("retry_after_s")
+    raise Refused(
+        str(answer.get("reason")),
+        detail=str(answer.get("detail") or ""),
+        retry_after_s=float(after) if isinstance(after, int | float) else None,
+    )
+
+
+def _instant(text: object) -> datetime:
+    at = datetime.fromisoformat(str(text))
+    if at.tzinfo is None:
+        raise ValueError(f"{text} has no time zone")
+    return at

@@ -1,0 +1,120 @@
+"""Celery messages as kombu would put them on a Redis list, and the answers that come back. Pure.
+
+A service that has a Celery app of its own needs none of this: `app.send_task("pool.acquire", kwargs={"org": "acme"},
+queue="acquire").get()` is the same call, without the renewal and at a few times the latency.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pool.client.errors import TaskFailed
+
+QUEUE = "acquire"
+# Celery's own limit for what Flower shows of the arguments.
+REPR_LIMIT = 1024
+_NO_EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One task for the server. Without `reply_to` nobody waits for its answer and none is stored."""
+
+    task: str
+    kwargs: Mapping[str, object]
+    task_id: str
+    origin: str
+    reply_to: str = ""
+
+    def encoded(self, delivery_tag: str) -> str:
+        """What goes on the list. Every sending has a tag of its own, or one acknowledgement would end two of them."""
+        body = json.dumps([[], self.kwargs, _NO_EMBED])
+        return json.dumps(
+            {
+                "body": base64.b64encode(body.encode()).decode(),
+                "content-encoding": "utf-8",
+                "content-type": "application/json",
+                "headers": self._headers(),
+                "properties": {
+                    "correlation_id": self.task_id,
+                    "reply_to": self.reply_to,
+                    "delivery_mode": 2,
+                    "delivery_info": {"exchange": "", "routing_key": QUEUE},
+                    "priority": 0,
+                    "body_encoding": "base64",
+                    "delivery_tag": delivery_tag,
+                },
+            }
+        )
+
+    def _headers(self) -> dict[str, object]:
+        return {
+            "lang": "py",
+            "task": self.task,
+            "id": self.task_id,
+            "shadow": None,
+            "eta": None,
+            # An instant of this host's clock, which the server would compare with its own. Deadlines go as durations.
+            "expires": None,
+            "group": None,
+            "group_index": None,
+            "retries": 0,
+            "timelimit": [None, None],
+            "root_id": self.task_id,
+            "parent_id": None,
+            "argsrepr": "()",
+            "kwargsrepr": _shown(self.kwargs),
+            "origin": self.origin,
+            "ignore_result": not self.reply_to,
+            "replaced_task_nesting": 0,
+            "stamped_headers": None,
+            "stamps": {},
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a task came to, in the form of Celery's result meta."""
+
+    task_id: str
+    status: str
+    result: object
+
+    @classmethod
+    def parse(cls, raw: bytes | str) -> Answer | None:
+        """None if it is not an answer at all."""
+        try:
+            meta = json.loads(raw)
+        except ValueError:
+            return None
+        if not isinstance(meta, dict) or not isinstance(meta.get("task_id"), str):
+            return None
+        return cls(task_id=meta["task_id"], status=str(meta.get("status")), result=meta.get("result"))
+
+    def value(self) -> object:
+        """The result, or `TaskFailed` with what the task raised."""
+        if self.status == "SUCCESS":
+            return self.result
+        raise TaskFailed(f"task {self.task_id} ended as {self.status}: {self._complaint()}")
+
+    def claim_id(self) -> str | None:
+        """The claim that this answer grants, if it grants one."""
+        if not isinstance(self.result, dict) or self.result.get("outcome") != "granted":
+            return None
+        claim_id = self.result.get("claim_id")
+        return claim_id if isinstance(claim_id, str) else None
+
+    def _complaint(self) -> str:
+        if not isinstance(self.result, dict):
+            return _shown(self.result)
+        message = self.result.get("exc_message")
+        words = " ".join(map(str, message)) if isinstance(message, list | tuple) else str(message)
+        return f"{self.result.get('exc_type')}: {words}"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= REPR_LIMIT else f"{text[: REPR_LIMIT - 3]}..."

@@ -1,0 +1,149 @@
+"""One process's use of a pool: its connections and its two threads, the reader and the renewer.
+
+A session does not outlive a fork; the pool makes another. No thread runs before the first question. A session whose
+pool nobody refers to any more is `orphaned` and closes itself: the garbage collector may run inside any lock of ours, so
+it sets no more than that flag.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from pool.client.asking import Ask, GiveUp, Pace, Send, Wait
+from pool.client.calls import Call
+from pool.client.core import Core, log
+from pool.client.errors import BrokerDown, PoolClosed
+from pool.client.identity import Identity
+from pool.client.link import Link
+from pool.clock import Clock, SystemClock
+from pool.errors import PoolError
+
+T = TypeVar("T")
+# How long `close` waits for its threads; they are daemons and hold nothing up after that.
+JOIN_S = 2.0
+# With nothing held there is nothing to renew; the first claim wakes the renewer.
+NOTHING_HELD_S = 3600.0
+
+
+class Session:
+    """Carries out what `Core` decides, with threads."""
+
+    def __init__(self, url: str, identity: Identity) -> None:
+        self._sooner = threading.Event()
+        self._stop = threading.Event()
+        self._clock: Clock = SystemClock()
+        self._link = Link(url, identity)
+        self._threads: list[threading.Thread] = []
+        self.orphaned = False
+        self._starting = threading.Lock()
+        self.core = Core(identity, Pace(), sooner=self._sooner)
+
+    def now(self) -> float:
+        return self._clock.monotonic()
+
+    def ask(self, call: Call, take: Callable[[object], T]) -> T:
+        """Send, wait, and hand the result to `take`. Whoever leaves before that leaves nothing behind."""
+        self._start()
+        answered = threading.Event()
+        ask = self.core.ask(call, answered, self.now())
+        try:
+            taken = take(self._converse(ask, answered))
+        except BaseException:
+            self.tell(self.core.abandon(ask, self.now()))
+            raise
+        self.core.finish(ask)
+        return taken
+
+    def tell(self, told: list[Call]) -> None:
+        """Send without waiting for answers, once, at best."""
+        if not told:
+            return
+        try:
+            self._link.publish(*self.core.notes(told))
+        except BrokerDown as error:
+            log.warning("not_told tasks=%s error=%s", sorted({call.task for call in told}), error)
+
+    def close(self) -> None:
+        """Stop the threads; release what is still held, at best."""
+        self._stop.set()
+        self._sooner.set()
+        self.tell(self.core.close())
+        with self._starting:
+            threads = list(self._threads)
+        if threads:
+            with contextlib.suppress(BrokerDown):
+                self._link.wake_reader()
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(JOIN_S)
+        if not any(thread.is_alive() for thread in threads):
+            self._link.close()
+
+    def _converse(self, ask: Ask, answered: threading.Event) -> object:
+        while ask.answer is None:
+            match ask.step(self.now()):
+                case Send():
+                    self._send(ask)
+                case Wait(seconds):
+                    self._clock.wait(answered, seconds)
+                case GiveUp(error):
+                    raise error
+        return ask.answer.value()
+
+    def _send(self, ask: Ask) -> None:
+        try:
+            self._link.publish(self.core.sending(ask))
+        except BrokerDown as error:
+            ask.unsent(self.now(), error)
+        else:
+            ask.sent(self.now())
+
+    def _start(self) -> None:
+        if self._threads:
+            return
+        with self._starting:
+            if self._threads:
+                return
+            if self._stop.is_set():
+                raise PoolClosed
+            for loop in (self._read, self._renew):
+                thread = threading.Thread(target=loop, name=f"warmpool-client{loop.__name__}", daemon=True)
+                thread.start()
+                self._threads.append(thread)
+
+    def _read(self) -> None:
+        pauses = self.core.pace.reconnect.pauses()
+        while not self._stop.is_set():
+            if self.orphaned:
+                self.close()
+                return
+            try:
+                raw = self._link.next_answer()
+            except BrokerDown as error:
+                log.warning("answers_unreachable error=%s", error)
+                self._clock.wait(self._stop, next(pauses, self.core.pace.reconnect.limit_s))
+                continue
+            pauses = self.core.pace.reconnect.pauses()
+            if raw is not None:
+                self.tell(self.core.answered(raw, self.now()))
+
+    def _renew(self) -> None:
+        holdings = self.core.holdings
+        while not self._stop.is_set():
+            self._sooner.clear()
+            pause = holdings.due_in(self.now())
+            if pause is None or pause > 0:
+                self._clock.wait(self._sooner, NOTHING_HELD_S if pause is None else pause)
+                continue
+            try:
+                for call in holdings.renewals():
+                    self.ask(call, self.core.renewed)
+            except PoolError as error:
+                if not self._stop.is_set():
+                    log.warning("renewal_unanswered error=%s", error)
+                holdings.retry(self.now())
+            else:
+                holdings.rest(self.now())

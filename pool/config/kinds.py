@@ -1,0 +1,180 @@
+"""What a setting takes, read off its type and bounds: the one place that knows types. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import Field, dataclass, fields
+from typing import Any, get_args, get_origin, get_type_hints
+
+# What every database holds in an integer column.
+MOST_INT = 2**31 - 1
+MOST_DEEP = 50
+_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
+_BOOLS = {
+    "true": True,
+    "1": True,
+    "yes": True,
+    "on": True,
+    "false": False,
+    "0": False,
+    "no": False,
+    "off": False,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wrong:
+    """A value, or a part of one, that does not fit; `path` leads to that part, `verb` says what is given."""
+
+    path: tuple[str, ...] = ()
+    verb: str = "is"
+    given: object
+    takes: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One type of setting: what is wrong with a value, how a right one is kept, how an environment variable says it."""
+
+    takes: str
+    wrongs: Callable[[Any, str], Iterator[Wrong]]
+    keep: Callable[[Any], object] = lambda value: value
+    from_text: Callable[[str], object] = lambda text: text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taker:
+    """One setting: its kind and its bounds."""
+
+    kind: Kind
+    least: float | None
+    most: float | None
+
+    @property
+    def takes(self) -> str:
+        """What it takes, in words."""
+        if self.least is None and self.most is None:
+            return self.kind.takes
+        if self.most is None:
+            return f"{self.kind.takes}, {_number(self.least)} or more"
+        return f"{self.kind.takes} from {_number(self.least)} to {_number(self.most)}"
+
+    def wrongs(self, value: object) -> list[Wrong]:
+        """Everything about `value` that does not fit."""
+        found = list(self.kind.wrongs(value, self.takes))
+        if not found and isinstance(value, int | float) and not self._within(value):
+            found = [Wrong(given=value, takes=self.takes)]
+        return found
+
+    def _within(self, value: float) -> bool:
+        most = MOST_INT if self.most is None and isinstance(value, int) else self.most
+        return (self.least is None or value >= self.least) and (most is None or value <= most)
+
+
+def takers(cls: type) -> dict[str, Taker]:
+    """What each setting of a settings class takes."""
+    hints = get_type_hints(cls)
+    return {f.name: _taker(f, hints[f.name]) for f in fields(cls)}
+
+
+def _taker(field: Field[Any], hint: object) -> Taker:
+    kind = KINDS[_required(hint)]
+    return Taker(kind=kind, least=field.metadata.get("least"), most=field.metadata.get("most"))
+
+
+def _required(hint: object) -> object:
+    """`int` of `int | None`: in a file, None is said by leaving the key out."""
+    if get_origin(hint) is types.UnionType:
+        return next(a for a in get_args(hint) if a is not types.NoneType)
+    return hint
+
+
+def _number(bound: float | None) -> str:
+    return "any" if bound is None else f"{bound:.12g}"
+
+
+def _unless(fits: Callable[[object], bool]) -> Callable[[object, str], Iterator[Wrong]]:
+    def wrongs(value: object, takes: str) -> Iterator[Wrong]:
+        if not fits(value):
+            yield Wrong(given=value, takes=takes)
+
+    return wrongs
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return _is_whole(value) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _is_line(value: object) -> bool:
+    return isinstance(value, str) and value.isprintable()
+
+
+def _is_text(value: object) -> bool:
+    """Text that a process's environment and a database can hold."""
+    return isinstance(value, str) and "\0" not in value and not any("\ud800" <= c <= "\udfff" for c in value)
+
+
+def _list_wrongs(value: object, takes: str) -> Iterator[Wrong]:
+    if not isinstance(value, list | tuple):
+        yield Wrong(given=value, takes=takes)
+        return
+    for index, item in enumerate(value):
+        if not _is_text(item):
+            yield Wrong(path=(str(index),), given=item, takes="text")
+
+
+def _table_wrongs(value: object, takes: str) -> Iterator[Wrong]:
+    if not isinstance(value, Mapping):
+        yield Wrong(given=value, takes=takes)
+        return
+    for key, item in value.items():
+        if not _is_text(item):
+            yield Wrong(path=(key,), given=item, takes="text in quotes")
+
+
+def _json_wrongs(value: object, takes: str) -> Iterator[Wrong]:
+    if not isinstance(value, Mapping):
+        yield Wrong(given=value, takes=takes)
+        return
+    yield from _unjsonable(value, ())
+
+
+def _unjsonable(node: object, path: tuple[str, ...]) -> Iterator[Wrong]:
+    if len(path) > MOST_DEEP:
+        yield Wrong(given=node, takes=f"a table that nests at most {MOST_DEEP} deep")
+    elif isinstance(node, Mapping):
+        for key, item in node.items():
+            yield from _unjsonable(item, (*path, key))
+    elif isinstance(node, list | tuple):
+        for index, item in enumerate(node):
+            yield from _unjsonable(item, (*path, str(index)))
+    elif not (isinstance(node, bool) or _is_number(node) or _is_text(node)):
+        yield Wrong(
+            path=path, given=node, takes="what JSON can hold: text, a number, true, false, a list or a table"
+        )
+
+
+KINDS: dict[object, Kind] = {
+    bool: Kind(
+        takes="true or false",
+        wrongs=_unless(lambda v: isinstance(v, bool)),
+        from_text=lambda text: _BOOLS.get(text.strip().lower(), text),
+    ),
+    int: Kind(
+        takes="a whole number",
+        wrongs=_unless(_is_whole),
+        from_text=lambda text: int(text) if _WHOLE.fullmatch(text.strip()) else text,
+    ),
+    float: Kind(takes="a number", wrongs=_unless(_is_number), keep=float),
+    str: Kind(takes="text on one line", wrongs=_unless(_is_line)),
+    tuple[str, ...]: Kind(takes="a list of texts", wrongs=_list_wrongs, keep=tuple),
+    Mapping[str, str]: Kind(takes="a table of texts", wrongs=_table_wrongs, keep=dict),
+    Mapping[str, Any]: Kind(takes="a table", wrongs=_json_wrongs, keep=dict),
+}

@@ -1,0 +1,79 @@
+"""What the verbs work with: adapters behind their ports, and the settings. Built in `pool.wiring` only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+from pool import tokens
+from pool.clock import Clock
+from pool.drivers.port import Driver
+from pool.ids import Ids, ProfileName, WorkerId
+from pool.locks import Locks
+from pool.metrics import Metrics
+from pool.records import By, ReplyTo
+from pool.settings import Profile, Settings
+from pool.store import Store
+
+
+class Broker(Protocol):
+    """What the pool asks of Celery. Nothing rests on a message arriving: every one can be sent again from the table."""
+
+    def send(self, task: str, **arguments: Any) -> None:
+        """Enqueue a task of the pool soon. Never blocks, never raises."""
+
+    def reply(self, to: ReplyTo, answer: Mapping[str, Any]) -> None:
+        """Deliver an answer to one who waits for it. Raises `Transient` if it could not be."""
+
+    def nudge(self, profile: ProfileName) -> None:
+        """Ask for a refill of this profile soon; many asks become one."""
+
+
+class WorkerApi(Protocol):
+    """What the pool says to a worker over HTTP."""
+
+    def activate(self, url: str, body: Any, headers: Mapping[str, str], timeout_s: float) -> None:
+        """POST the org's configuration. `Refused` if the worker says no, `Transient` if it does not answer."""
+
+    def healthy(self, url: str, timeout_s: float) -> bool:
+        """Whether a GET answers 2xx."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deps:
+    """Everything a verb may touch."""
+
+    store: Store
+    broker: Broker
+    locks: Locks
+    worker_api: WorkerApi
+    clock: Clock
+    ids: Ids
+    metrics: Metrics
+    settings: Settings
+    master_key: bytes
+    who: str
+    make_driver: Callable[[], Driver]
+
+    @cached_property
+    def driver(self) -> Driver:
+        """Made on first use: a process that never touches pods never loads what makes them."""
+        return self.make_driver()
+
+    def profile(self, name: ProfileName) -> Profile | None:
+        return self.settings.profiles.get(name)
+
+    def by(self, why: str) -> By:
+        """This process, for this reason."""
+        return By(who=self.who, why=why)
+
+    def worker_key(self, worker_id: WorkerId) -> str:
+        return tokens.worker_key(self.master_key, worker_id)
+
+    def close(self) -> None:
+        """Let go of connections; touches no pod."""
+        if "driver" in self.__dict__:
+            self.driver.close()
+        self.store.close()

@@ -1,0 +1,214 @@
+"""Pods on disk: where their files are, how they are read whole, and who may write.
+
+anchor                     made with the directory; its presence says that an empty directory is really empty
+pods/<name>.lock           flocked by whoever changes the pod; first to come, last to go, never replaced: it lists the pods
+pods/<name>.json           the record, replaced as a whole; its version grows with each write
+pods/<name>.secret         the companion: the worker's key, readable by its owner only
+run/<name>.<uid>/          what one incarnation leaves: proc (its identity), status, exit, log
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from pool.errors import InvalidInput, Transient
+
+T = TypeVar("T")
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+# A file seen unchanged for so long changes its mtime with its next change, however coarse the file system's clock.
+_SETTLED_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What the driver knows of a pod; what its process says is in other files."""
+
+    name: str
+    uid: str
+    version: int
+    boot_id: str
+    created_s: float
+    image: str
+    grace_s: int
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    # Set by delete: when the grace is over (`process.boot_s`), and whether SIGTERM was sent.
+    ends_by_s: float | None = None
+    told: bool = False
+
+    def changed(self, **changes: Any) -> Record:
+        """The next version."""
+        return replace(self, version=self.version + 1, **changes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paths:
+    """The files of one incarnation."""
+
+    run: Path
+
+    @property
+    def proc(self) -> Path:
+        return self.run / "proc"
+
+    @property
+    def status(self) -> Path:
+        return self.run / "status"
+
+    @property
+    def exit(self) -> Path:
+        return self.run / "exit"
+
+    @property
+    def log(self) -> Path:
+        return self.run / "log"
+
+
+class Memo:
+    """Files as parsed, read again only when they have changed. A new one reads everything; one made `after` another keeps
+    what that one used, so what is no longer asked for is forgotten."""
+
+    def __init__(self, now: float, *, after: Memo | None = None) -> None:
+        self._now = now
+        self._before = after.entries if after else {}
+        self.entries: dict[Path, tuple[tuple[int, int, int], float, bool, Any]] = {}
+
+    def load(self, path: Path, parse: Callable[[str], T]) -> T | None:
+        """The file's parsed text; None if there is no such file."""
+        try:
+            stat = path.stat()
+            sign = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+            old = self.entries.get(path) or self._before.get(path)
+            if old is None or old[0] != sign or not old[2]:
+                since = old[1] if old and old[0] == sign else self._now
+                old = (sign, since, self._now - since > _SETTLED_S, parse(path.read_text()))
+        except FileNotFoundError:
+            return None
+        self.entries[path] = old
+        value: T = old[3]
+        return value
+
+
+class PodLock:
+    """The right to change one pod. Once lent to a starting process it stays taken until that one lets go, too."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._lent = False
+
+    def lend(self) -> int:
+        """The descriptor to hand to a child; our own end of it is then closed without unlocking."""
+        self._lent = True
+        return self._fd
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # A process forked meanwhile may hold a copy of the descriptor; unlocking does not depend on it.
+        if not self._lent:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+        os.close(self._fd)
+
+
+class Shelf:
+    """The directory of all pods."""
+
+    def __init__(self, root: Path) -> None:
+        # Absolute: pods and other processes work in other directories.
+        self._root = root.absolute()
+        self._pods = self._root / "pods"
+        self._run = self._root / "run"
+        for directory in (self._root, self._pods, self._run):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (self._root / "anchor").touch()
+
+    def anchored(self) -> bool:
+        return (self._root / "anchor").exists()
+
+    def names(self) -> list[str]:
+        """All pods, and perhaps some that are just coming or going."""
+        return self._with_suffix(".lock")
+
+    def companions(self) -> list[str]:
+        return self._with_suffix(".secret")
+
+    def paths(self, record: Record) -> Paths:
+        return Paths(run=self._run / f"{record.name}.{record.uid}")
+
+    def secret(self, name: str) -> Path:
+        return self._file(name, ".secret")
+
+    def read(self, name: str, memo: Memo) -> Record | None:
+        return memo.load(self._file(name, ".json"), _parse_record)
+
+    def write(self, record: Record) -> Record:
+        replace_file(self._file(record.name, ".json"), json.dumps(asdict(record)))
+        return record
+
+    def try_lock(self, name: str) -> PodLock | None:
+        """The pod's lock; None while somebody else has it."""
+        path = self._file(name, ".lock")
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.stat().st_ino == os.fstat(fd).st_ino:
+                return PodLock(fd)
+        except (BlockingIOError, FileNotFoundError):
+            pass  # taken, or removed between opening and locking
+        os.close(fd)
+        return None
+
+    def remove(self, record: Record) -> bool:
+        """Take a pod off the shelf, the record after what it leads to; False if something is left. Needs its lock."""
+        run = self.paths(record).run
+        shutil.rmtree(run, ignore_errors=True)
+        if run.exists():
+            return False
+        self.secret(record.name).unlink(missing_ok=True)
+        self._file(record.name, ".json").unlink(missing_ok=True)
+        self.remove_lock(record.name)
+        return True
+
+    def remove_lock(self, name: str) -> None:
+        """Take away the lock file of what is no pod (any more). Needs that lock."""
+        self._file(name, ".lock").unlink(missing_ok=True)
+
+    def _with_suffix(self, suffix: str) -> list[str]:
+        with os.scandir(self._pods) as entries:
+            names = [entry.name.removesuffix(suffix) for entry in entries if entry.name.endswith(suffix)]
+        return sorted(name for name in names if _NAME.fullmatch(name))
+
+    def _file(self, name: str, suffix: str) -> Path:
+        if not _NAME.fullmatch(name):
+            raise InvalidInput("name", "takes 1 to 63 lower-case letters, digits and inner dashes")
+        return self._pods / f"{name}{suffix}"
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a file that only its owner reads, and that nobody ever sees half written."""
+    draft = path.with_name(f"{path.name}.new")
+    draft.unlink(missing_ok=True)
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w") as file:
+        file.write(text)
+    draft.replace(path)
+
+
+def _parse_record(text: str) -> Record:
+    try:
+        return Record(**json.loads(text))
+    except (ValueError, TypeError) as exc:
+        raise Transient(f"a pod's record is not readable: {exc}") from exc

@@ -1,0 +1,52 @@
+"""What a pod's process is started with."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pool
+from pool.drivers.local import contract
+from pool.drivers.local.podfile import Record, Shelf
+from pool.drivers.port import PodSpec, Role
+
+_HOST = "127.0.0.1"
+# Without site-packages, which the reference worker does not need, Python starts faster.
+_REFERENCE_WORKER = (sys.executable, "-S", "-P", "-m", "pool.drivers.local.worker")
+_PLACEHOLDER = ("sleep", "infinity")
+
+
+def command(spec: PodSpec) -> tuple[str, ...]:
+    """The program of a pod."""
+    if spec.role is Role.PLACEHOLDER:
+        return _PLACEHOLDER
+    return spec.command or _REFERENCE_WORKER
+
+
+def environment(spec: PodSpec, record: Record, shelf: Shelf) -> dict[str, str]:
+    """A little of ours, the profile's over it, and over both what `contract` promises."""
+    env = {k: v for k, v in os.environ.items() if k in contract.INHERITED} | dict(spec.env)
+    env |= {
+        contract.WORKER: record.name,
+        contract.UID: record.uid,
+        contract.PROFILE: spec.profile,
+        contract.HOST: _HOST,
+        contract.PORT: "0",
+        contract.PORT_HINT: str(_free_port()),
+        contract.STATUS_FILE: str(shelf.paths(record).status),
+        contract.GRACE_S: str(spec.grace_s),
+    }
+    if spec.secret:
+        env[contract.KEY_FILE] = str(shelf.secret(record.name))
+    if command(spec) is _REFERENCE_WORKER:
+        env["PYTHONPATH"] = str(Path(pool.__file__).parents[1])
+    return env
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((_HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port

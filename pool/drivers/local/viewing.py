@@ -1,0 +1,141 @@
+"""What a pod looks like, judged from its record, its process and what that process wrote. Changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+
+from pool.drivers.local import process
+from pool.drivers.local.podfile import Memo, Paths, Record, Shelf
+from pool.drivers.local.process import Identity
+from pool.drivers.port import LABEL_ROLE, Phase, Pod, Role
+
+_LOG_TAIL_BYTES = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """What became of a pod's process."""
+
+    phase: Phase
+    trouble: str = ""
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Status:
+    uid: str
+    port: int
+    ready: bool
+
+
+class Viewer:
+    """Sees the pods of one shelf."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
+        self._boot_id = process.boot_id()
+        self._node = os.uname().nodename
+
+    def pod(self, record: Record, memo: Memo) -> Pod:
+        life = self.life(record, memo)
+        status = self._status(record, memo) if life.phase is Phase.RUNNING else None
+        # A placeholder has nothing to say: it does its work by being there.
+        placeholder = record.labels.get(LABEL_ROLE) == Role.PLACEHOLDER
+        return Pod(
+            name=record.name,
+            uid=record.uid,
+            version=str(record.version),
+            phase=life.phase,
+            ready=life.phase is Phase.RUNNING and (placeholder or (status is not None and status.ready)),
+            terminating=record.ends_by_s is not None,
+            endpoint=f"http://127.0.0.1:{status.port}" if status else "",
+            node=self._node,
+            image=record.image,
+            age_s=self._age_s(record),
+            labels=record.labels,
+            annotations=record.annotations,
+            trouble=life.trouble,
+            exit_code=life.exit_code,
+        )
+
+    def life(self, record: Record, memo: Memo) -> Life:
+        identity = self.identity(record, memo)
+        if identity is not None and process.alive(identity):
+            return Life(phase=Phase.RUNNING)
+        paths = self._shelf.paths(record)
+        if record.boot_id != self._boot_id:
+            return Life(phase=Phase.ENDED, trouble="the machine was restarted")
+        if identity is None:
+            if self._starting(record):
+                return Life(phase=Phase.PENDING)
+            return Life(phase=Phase.ENDED, trouble="never started: its creator died")
+        code = _exit_code(paths, identity)
+        ended = "ended, exit code unknown" if code is None else f"ended with exit code {code}"
+        return Life(
+            phase=Phase.ENDED, trouble=": ".join(filter(None, (ended, _last_words(paths)))), exit_code=code
+        )
+
+    def identity(self, record: Record, memo: Memo) -> Identity | None:
+        """Its process, dead or alive; None if none of this boot was ever started."""
+        if record.boot_id != self._boot_id:
+            return None
+        return memo.load(self._shelf.paths(record).proc, process.identity_of)
+
+    def was_started(self, record: Record) -> bool:
+        """Whether it ever had a process; one of an earlier boot is taken to have had one."""
+        return record.boot_id != self._boot_id or self.identity(record, Memo(0.0)) is not None
+
+    def _starting(self, record: Record) -> bool:
+        """Whether a process without identity is under way: its creator, or the process itself, has the lock until then."""
+        lock = self._shelf.try_lock(record.name)
+        if lock is None:
+            return True
+        with lock:
+            if self._shelf.read(record.name, Memo(0.0)) is None:
+                self._shelf.remove_lock(record.name)
+                return True
+            # Empty: the process was killed in the very act of writing it.
+            proc = self._shelf.paths(record).proc
+            return proc.exists() and proc.stat().st_size > 0
+
+    def _status(self, record: Record, memo: Memo) -> _Status | None:
+        status = memo.load(self._shelf.paths(record).status, _parse_status)
+        return status if status and status.uid == record.uid else None
+
+    def _age_s(self, record: Record) -> float:
+        since = record.created_s if record.boot_id == self._boot_id else 0.0
+        return max(0.0, process.boot_s() - since)
+
+
+def _exit_code(paths: Paths, identity: Identity) -> int | None:
+    # In this order: who reaps a process writes its exit code first.
+    code = process.exit_code_of_zombie(identity)
+    if code is not None:
+        return code
+    try:
+        return int(paths.exit.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _last_words(paths: Paths) -> str:
+    try:
+        with paths.log.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
+            lines = log.read().decode(errors="replace").strip().splitlines()
+    except FileNotFoundError:
+        return ""
+    return lines[-1] if lines else ""
+
+
+def _parse_status(text: str) -> _Status | None:
+    """A status; None for anything else, since programs may write theirs in pieces."""
+    try:
+        match json.loads(text):
+            case {"uid": str(uid), "port": int(port), "ready": bool(ready)} if 0 < port < 65_536:
+                return _Status(uid=uid, port=port, ready=ready)
+    except ValueError:
+        pass
+    return None

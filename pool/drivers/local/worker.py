@@ -1,0 +1,249 @@
+"""The reference worker: a small HTTP server that keeps `contract`. Standard library only, so that it starts at once.
+
+    python -m pool.drivers.local.worker
+
+It runs as a local pod and as a container: there WARMPOOL_PORT is fixed, the key file comes from a mounted secret and the
+status file is left out, since a probe of /healthz tells readiness.
+
+    GET    /healthz    200 while serving, 503 while leaving
+    GET    /sessions   {"open": n, "claim": id or null, "epoch": n, "last_used_s": s or null, "draining": bool}
+    POST   /sessions   opens a long session; DELETE closes it
+    POST   /activate   binds {"org": …, anything}. To try failures: {"sleep_s": 2} is slow, {"fail": true} answers 500
+    any    /echo, /    worker, claim, epoch, org, activation, method, body, pid
+
+All but the first two need the claim's headers (`pool.tokens.headers`): 401 without a valid token, 409 for an epoch lower
+than the highest seen, 503 while leaving unless a session is open.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import socketserver
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pool import tokens
+from pool.clock import SystemClock
+from pool.drivers.local import contract
+from pool.drivers.local.worker_state import Denial, Holder, WorkerState
+
+_LONGEST_BODY = 1 << 20
+_LONGEST_SLEEP_S = 3600.0
+_CHECK_EVERY_S = 5.0
+_ENDINGS = {signal.SIGTERM, signal.SIGINT}
+
+Answer = tuple[int, dict[str, Any]]
+
+
+class Place(NamedTuple):
+    """Where this worker runs, from its environment."""
+
+    worker: str
+    uid: str
+    host: str
+    port: int
+    grace_s: float
+    key: str
+    status_file: Path | None
+
+    @classmethod
+    def from_environ(cls) -> Place:
+        env = os.environ
+        key_file, status_file = env.get(contract.KEY_FILE), env.get(contract.STATUS_FILE)
+        return cls(
+            worker=env.get(contract.WORKER, ""),
+            uid=env.get(contract.UID, ""),
+            # In a container all addresses are the point; the local driver names the loopback.
+            host=env.get(contract.HOST, "0.0.0.0"),  # noqa: S104
+            port=int(env.get(contract.PORT, "8080")),
+            grace_s=float(env.get(contract.GRACE_S, "600")),
+            key=Path(key_file).read_text().strip() if key_file else "",
+            status_file=Path(status_file) if status_file else None,
+        )
+
+    def tell(self, port: int, *, ready: bool) -> None:
+        """Write the status, for whoever waits for this worker."""
+        if self.status_file is not None:
+            draft = self.status_file.with_name("status.new")
+            draft.write_text(json.dumps({"uid": self.uid, "port": port, "ready": ready}))
+            draft.replace(self.status_file)
+
+    def is_gone(self) -> bool:
+        """Whether the directory that this pod belongs to was taken away, so that nobody will ever end it."""
+        return self.status_file is not None and not self.status_file.exists()
+
+
+class Server(ThreadingHTTPServer):
+    """One thread a connection; knows which ones wait for their next request."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, place: Place, state: WorkerState) -> None:
+        self.place = place
+        self.state = state
+        self.waiting: set[socket.socket] = set()
+        super().__init__((place.host, place.port), Handler)
+
+    def server_bind(self) -> None:
+        # The one in between looks up our own name, which may take seconds.
+        socketserver.TCPServer.server_bind(self)
+
+    def close_waiting(self) -> None:
+        """End idle connections; what was already sent to us is still read and answered."""
+        for connection in tuple(self.waiting):
+            try:
+                connection.shutdown(socket.SHUT_RD)
+            except OSError:
+                continue
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        # A client that hangs up is none of our troubles.
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection."""
+
+    server: Server
+    protocol_version = "HTTP/1.1"
+    server_version = "warmpool-worker"
+    disable_nagle_algorithm = True
+    wbufsize = -1
+    timeout = 60
+
+    def handle_one_request(self) -> None:
+        self.server.waiting.add(self.connection)
+        try:
+            super().handle_one_request()
+        finally:
+            self.server.waiting.discard(self.connection)
+        self.close_connection = self.close_connection or self.server.state.draining
+
+    def parse_request(self) -> bool:
+        self.server.waiting.discard(self.connection)
+        return super().parse_request()
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is the base class's
+        """Say nothing: one line a request would fill the pod's log."""
+
+    def _serve(self) -> None:
+        body = self._body()
+        path = self.path.partition("?")[0]
+        if body is None:
+            self.close_connection = True
+            self._respond((413, {"error": f"a body has a length, of at most {_LONGEST_BODY}"}))
+        elif (self.command, path) == ("GET", "/healthz"):
+            self._respond(
+                (503 if self.server.state.draining else 200, {"draining": self.server.state.draining})
+            )
+        elif (self.command, path) == ("GET", "/sessions"):
+            self._respond((200, self.server.state.word()))
+        elif path not in ("/", "/echo", "/activate", "/sessions"):
+            self._respond((404, {"error": "no such path"}))
+        else:
+            self._serve_holder(path, body)
+
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _serve  # noqa: N815
+
+    def _serve_holder(self, path: str, body: str) -> None:
+        scheme, _, token = self.headers.get("Authorization", "").partition(" ")
+        claim, epoch = (self.headers.get(h, "") for h in (tokens.HEADER_CLAIM, tokens.HEADER_EPOCH))
+        entered = self.server.state.enter(claim, epoch, token if scheme == "Bearer" else "")
+        if isinstance(entered, Denial):
+            self._respond(_denied(entered))
+            return
+        try:
+            self._respond(self._answer(entered, path, body))
+        finally:
+            self.server.state.leave()
+
+    def _answer(self, holder: Holder, path: str, body: str) -> Answer:
+        state = self.server.state
+        match self.command, path:
+            case _, "/" | "/echo":
+                return 200, self._echo(holder, body)
+            case "POST", "/activate":
+                return _activate(state, holder, body)
+            case "POST", "/sessions":
+                return _denied(state.open_session(holder))
+            case "DELETE", "/sessions":
+                return _denied(state.close_session(holder))
+        return 405, {"error": "no such method"}
+
+    def _echo(self, holder: Holder, body: str) -> dict[str, Any]:
+        who = {"worker": self.server.place.worker, "claim": holder.claim_id, "epoch": holder.epoch}
+        return {**who, **self.server.state.bound(), "method": self.command, "body": body, "pid": os.getpid()}
+
+    def _body(self) -> str | None:
+        """The request's body; None if it is too long or does not say how long it is."""
+        length = self.headers.get("Content-Length", "0")
+        if "Transfer-Encoding" in self.headers or not (length.isascii() and length.isdigit()):
+            return None
+        return self.rfile.read(int(length)).decode(errors="replace") if int(length) <= _LONGEST_BODY else None
+
+    def _respond(self, answer: Answer) -> None:
+        status, content = answer
+        text = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text)))
+        if self.close_connection or self.server.state.draining:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(text)
+        # Sent before the request counts as over: a worker that leaves does not cut its last answer.
+        self.wfile.flush()
+
+
+def _activate(state: WorkerState, holder: Holder, body: str) -> Answer:
+    try:
+        payload = json.loads(body or "{}")
+    except ValueError:
+        payload = None
+    if not isinstance(payload, dict):
+        return 400, {"error": "the body is a JSON object"}
+    sleep_s, org = payload.get("sleep_s", 0), payload.get("org")
+    if isinstance(sleep_s, int | float) and sleep_s > 0:
+        threading.Event().wait(min(sleep_s, _LONGEST_SLEEP_S))
+    if payload.get("fail"):
+        return 500, {"error": "told to fail"}
+    return _denied(state.activate(holder, None if org is None else str(org), payload))
+
+
+def _denied(denial: Denial | None) -> Answer:
+    return (200, {"ok": True}) if denial is None else (denial.status, {"error": denial.detail})
+
+
+def main() -> int:
+    """Serve until told to end, then let open sessions finish."""
+    # Waited for rather than handled: a handler may come while this thread holds a lock that it needs.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
+    place = Place.from_environ()
+    state = WorkerState(place.key, SystemClock().monotonic)
+    server = Server(place, state)
+    port = int(server.server_address[1])
+    threading.Thread(target=server.serve_forever, name="serving", daemon=True).start()
+    place.tell(port, ready=True)
+    while signal.sigtimedwait(_ENDINGS, _CHECK_EVERY_S) is None:
+        if place.is_gone():
+            break
+    state.drain()
+    server.close_waiting()
+    if not place.is_gone():
+        place.tell(port, ready=False)
+    return 0 if state.wait_unused(place.grace_s) else 1
+
+
+if __name__ == "__main__":
+    code = main()
+    # Threads that still wait for a client do not keep the process.
+    os._exit(code)

@@ -1,0 +1,205 @@
+"""What a driver promises. `tests/contracts/driver.py` is this page as a test suite; every driver passes it unchanged.
+
+A driver keeps no memory of its own that matters: any replica may act on any pod, and a replica that starts with
+nothing judges as well as one that has run for days. Calls are bounded by `call_timeout_s`, raise `Transient` when the
+answer is not known (the effect may have happened), and `Refused` when repeating cannot help.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+# Labels and annotations that belong to the pool. A profile can not set them.
+PREFIX = "warmpool.dev/"
+LABEL_WORKER = f"{PREFIX}worker"
+LABEL_PROFILE = f"{PREFIX}profile"
+LABEL_BUSY = f"{PREFIX}busy"
+LABEL_ROLE = f"{PREFIX}role"
+NOTE_ORG = f"{PREFIX}org"
+NOTE_CLAIM = f"{PREFIX}claim"
+NOTE_EPOCH = f"{PREFIX}epoch"
+NOTE_REVISION = f"{PREFIX}revision"
+NOTE_DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
+NOTE_SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+
+
+class Role(StrEnum):
+    """Why a pod exists."""
+
+    WORKER = "worker"
+    PLACEHOLDER = "placeholder"
+
+
+class Phase(StrEnum):
+    """What the driver itself says of a pod's container."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSpec:
+    """A pod to be made. Its name is the worker's id, so that making it twice makes it once."""
+
+    name: str
+    profile: str
+    revision: str
+    image: str
+    command: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    cpu_millicores: int
+    memory_mib: int
+    port: int
+    grace_s: int
+    secret: str = ""
+    role: Role = Role.WORKER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stamp:
+    """What a pod's metadata should say: who holds it, at which epoch, and whether it may be disturbed."""
+
+    org: str | None
+    claim_id: str | None
+    epoch: int
+    busy: bool
+
+    def labels(self) -> dict[str, str | None]:
+        """The labels to set; None removes one."""
+        return {LABEL_BUSY: "true" if self.busy else "false"}
+
+    def annotations(self) -> dict[str, str | None]:
+        """The annotations to set; None removes one. An org's name is never removed: it tells whose the pod was."""
+        notes: dict[str, str | None] = {
+            NOTE_CLAIM: self.claim_id,
+            NOTE_EPOCH: str(self.epoch),
+            NOTE_DO_NOT_DISRUPT: "true" if self.busy else None,
+            NOTE_SAFE_TO_EVICT: "false" if self.busy else "true",
+        }
+        return notes if self.org is None else notes | {NOTE_ORG: self.org}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """A pod as the driver saw it."""
+
+    name: str
+    uid: str
+    version: str
+    phase: Phase
+    ready: bool
+    terminating: bool
+    endpoint: str = ""
+    node: str = ""
+    image: str = ""
+    age_s: float = 0.0
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    # Why it does not start or how it ended, in the driver's words; exit code if it has ended.
+    trouble: str = ""
+    unschedulable: bool = False
+    exit_code: int | None = None
+
+    @property
+    def profile(self) -> str:
+        return self.labels.get(LABEL_PROFILE, "")
+
+    @property
+    def role(self) -> str:
+        return self.labels.get(LABEL_ROLE, Role.WORKER)
+
+    @property
+    def ever_stamped(self) -> bool:
+        """Whether any holder's name was ever on it."""
+        return NOTE_ORG in self.annotations
+
+    @property
+    def usable(self) -> bool:
+        """Whether it may be handed out as far as the driver can tell."""
+        return self.ready and not self.terminating and self.phase is Phase.RUNNING
+
+    def says(self, stamp: Stamp) -> bool:
+        """Whether its metadata already says what `stamp` would write."""
+        return all(self.labels.get(k) == v for k, v in stamp.labels().items()) and all(
+            self.annotations.get(k) == v for k, v in stamp.annotations().items()
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """All pods of this pool at one moment. `anchored`: a consistent read that also returned the anchor object, so that an
+    empty list means that there are none."""
+
+    pods: tuple[Pod, ...]
+    anchored: bool
+    age_s: float = 0.0
+
+
+class StampResult(StrEnum):
+    """What became of a stamp."""
+
+    WRITTEN = "written"
+    CONFLICT = "conflict"
+    TERMINATING = "terminating"
+    GONE = "gone"
+
+
+class Word(StrEnum):
+    """A worker's own word about itself."""
+
+    BUSY = "busy"
+    UNUSED = "unused"
+    SILENT = "silent"
+
+
+class Driver(Protocol):
+    """What makes, shows and removes pods."""
+
+    def create(self, spec: PodSpec) -> Pod:
+        """Make the pod and its companions. A pod of that name that we made before is returned as it is; one whose
+        companions are missing gets them. Does not wait for readiness."""
+
+    def delete(self, name: str, uid: str, *, grace_s: int | None = None) -> None:
+        """Ask for the pod's end, with its companions. Returns once accepted. No such pod, or another uid under that name,
+        is success. An empty uid means whatever has that name. Repeating it never lengthens the grace."""
+
+    def read(self, name: str) -> Pod | None:
+        """One pod, read consistently."""
+
+    def list(self) -> Listing:
+        """All pods of this pool, read consistently. Raises rather than return a part."""
+
+    def cached(self) -> Listing:
+        """All pods as last observed, without any call; `age_s` says how old that is."""
+
+    def watch(self, stop: threading.Event) -> Iterator[Pod | Gone]:
+        """What happens to pods from now on, starting with each one that exists, until `stop` is set. A pod's end
+        is told as `Gone`. May repeat itself; never leaves out the newest state of a pod."""
+
+    def stamp(self, pod: Pod, stamp: Stamp) -> StampResult:
+        """Write the stamp if the pod is still at `pod.version`."""
+
+    def word(self, pod: Pod) -> Word:
+        """What the worker itself says of its sessions. A container that has ended is unused; one that can not be asked is silent."""
+
+    def companions(self) -> tuple[str, ...]:
+        """The names of pods for which companion objects exist."""
+
+    def delete_companions(self, name: str) -> None:
+        """Remove the companions of a pod that is no more. None there is success."""
+
+    def close(self) -> None:
+        """Let go of connections and threads; pods stay."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gone:
+    """A pod that was there and is no more."""
+
+    name: str
+    uid: str

@@ -1,0 +1,156 @@
+"""What `up` keeps on disk: one directory, one owner at a time.
+
+    run/up.lock         held (flock) by the one supervisor; holds its pid
+    run/processes.json  every component that runs: pid, start, fingerprint
+    run/NAME.ready      touched by a component when it is ready, and every few seconds after
+    run/NAME.port       a port, chosen once and kept
+    run/broker.url      where the broker is, while it runs
+    logs/NAME.log       a component's output
+    redis/              the embedded Redis: its configuration and its data
+    local/              the local driver's pods
+
+Nobody but its owner may read any of it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pool.errors import PoolError
+from pool.processes import ProcessRef, boot_id
+
+
+class AlreadyRunning(PoolError):
+    """Another supervisor holds this data directory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """A component that some supervisor started, and what it was started from."""
+
+    ref: ProcessRef
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class DataDir:
+    """The places under one data directory."""
+
+    root: Path
+
+    @classmethod
+    def open(cls, path: str | Path) -> DataDir:
+        """Make what is missing; only its owner may look inside."""
+        self = cls(Path(path).absolute())
+        for folder in (self.root, self.run, self.logs, self.redis):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return self
+
+    @property
+    def run(self) -> Path:
+        return self.root / "run"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def redis(self) -> Path:
+        return self.root / "redis"
+
+    @property
+    def local(self) -> Path:
+        return self.root / "local"
+
+    @property
+    def broker_url(self) -> Path:
+        return self.run / "broker.url"
+
+    @property
+    def record(self) -> Path:
+        return self.run / "processes.json"
+
+    def log(self, name: str) -> Path:
+        return self.logs / f"{name}.log"
+
+    def ready_file(self, name: str) -> Path:
+        return self.run / f"{name}.ready"
+
+    def lock(self) -> int:
+        """Become the one owner until this process ends, however it ends. The descriptor is not inherited by children."""
+        fd = os.open(self.run / "up.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            holder = os.pread(fd, 32, 0).decode().strip() or "unknown"
+            os.close(fd)
+            raise AlreadyRunning(f"already running, pid {holder} (data directory {self.root})") from exc
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, str(os.getpid()).encode(), 0)
+        return fd
+
+    def read_record(self) -> dict[str, Recorded]:
+        """What was recorded during this boot and still runs; an unreadable record is no record."""
+        try:
+            data = json.loads(self.record.read_text())
+            entries = data["components"] if data["boot"] == boot_id() else {}
+            found = {
+                name: Recorded(
+                    ref=ProcessRef(pid=int(entry["pid"]), started=int(entry["started"])),
+                    fingerprint=str(entry["fingerprint"]),
+                )
+                for name, entry in entries.items()
+            }
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return {}
+        return {name: entry for name, entry in found.items() if entry.ref.alive()}
+
+    def write_record(self, components: Mapping[str, Recorded]) -> None:
+        """Replace the record."""
+        entries = {
+            name: {"pid": entry.ref.pid, "started": entry.ref.started, "fingerprint": entry.fingerprint}
+            for name, entry in components.items()
+        }
+        write_private(self.record, json.dumps({"boot": boot_id(), "components": entries}, indent=2) + "\n")
+
+    def port(self, name: str, *, running: bool) -> int:
+        """The port kept for `name`. While its component runs the port is right; otherwise one that somebody else has
+        taken meanwhile is replaced."""
+        file = self.run / f"{name}.port"
+        try:
+            kept = int(file.read_text())
+        except (OSError, ValueError):
+            kept = 0
+        if kept and (running or free_port(kept)):
+            return kept
+        chosen = free_port(0) or 0
+        write_private(file, str(chosen))
+        return chosen
+
+
+def free_port(wanted: int) -> int | None:
+    """`wanted` if it is free on loopback, any free port for 0, else None."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", wanted))
+        except OSError:
+            return None
+        return int(probe.getsockname()[1])
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace a file in one step, readable by its owner only."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(fd, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)

@@ -1,0 +1,95 @@
+"""Waiters get workers: in the transaction that frees or readies one, by the reconcile pass, and by whoever is about to wait. The org
+with the least use for its weight comes first, ties by the oldest wait; within an org the oldest."""
+
+from __future__ import annotations
+
+from pool.after import After
+from pool.contract import RefusedAnswer
+from pool.deps import Deps
+from pool.holding import begin
+from pool.ids import OrgId, ProfileName, RequestPk
+from pool.records import Claim, Request, Seen
+from pool.states import Outcome, Reason, RequestState, State
+from pool.store import Tx, lock_profile_shared, requests, workers
+from pool.store.workers import PodFacts
+
+_MOST_PER_CALL = 200
+
+
+def match(tx: Tx, deps: Deps, after: After, profile: ProfileName) -> int:
+    """Serve waiters of this profile with what is claimable, until one or the other runs out. How many were served."""
+    served = 0
+    while served < _MOST_PER_CALL and _serve_next(tx, deps, after, profile):
+        served += 1
+    return served
+
+
+def offer(tx: Tx, deps: Deps, after: After, slot: Seen, pod: PodFacts) -> None:
+    """A locked slot whose pod is ready: to a waiter if there is one, else it is warm."""
+    lock_profile_shared(tx, slot.profile)
+    for queued in requests.queue(tx, slot.profile):
+        request = requests.next_of(tx, slot.profile, queued.org)
+        claim = None if request is None else begin(tx, deps, after, slot, request, pod)
+        if claim is not None:
+            _tell(after, claim)
+            return
+    by = deps.by("ready")
+    if workers.ready(tx, slot, pod, by) is Outcome.MOVED:
+        after.moved(slot.id, slot.state, State.IDLE, by)
+
+
+def serve(tx: Tx, deps: Deps, after: After, request: Request) -> Claim | None:
+    """A worker for this very request: the org's own parked one, else a warm one."""
+    worker = workers.pick_parked(tx, request.org, request.profile) or workers.pick_idle(tx, request.profile)
+    return None if worker is None else begin(tx, deps, after, worker, request)
+
+
+def rebind(tx: Tx, deps: Deps, after: After, pk: RequestPk, *, cause: str) -> None:
+    """The worker of a request that was being bound is no more: try another, a bounded number of times, then say so."""
+    request = requests.get(tx, pk)
+    if request is None or request.state is not RequestState.BINDING:
+        return
+    tries_left = request.attempts + 1 < deps.settings.pool.activation_tries
+    if tries_left and requests.wait_again(tx, pk):
+        claim = serve(tx, deps, after, request)
+        if claim is not None:
+            _tell(after, claim)
+            return
+        if request.wait_s > 0:
+            return  # it waits on, until its deadline
+    answer = RefusedAnswer(reason=Reason.ACTIVATION_FAILED, detail=cause, retry_after_s=5.0)
+    if requests.refuse(tx, pk, answer):
+        after.answers.append(pk)
+
+
+def match_org(deps: Deps, after: After, org: OrgId) -> None:
+    """The org has room again below its cap: its waiters may be served from what is warm. A transaction of its own per profile."""
+    with deps.store.read() as tx:
+        profiles = requests.profiles_waited_for(tx, org)
+    for profile in profiles:
+        with deps.store.write() as tx:
+            lock_profile_shared(tx, profile)
+            match(tx, deps, after, profile)
+
+
+def _serve_next(tx: Tx, deps: Deps, after: After, profile: ProfileName) -> bool:
+    idle_left = True
+    for queued in requests.queue(tx, profile):
+        request = requests.next_of(tx, profile, queued.org)
+        if request is None:
+            continue
+        worker = workers.pick_parked(tx, request.org, profile)
+        if worker is None and idle_left:
+            worker = workers.pick_idle(tx, profile)
+            idle_left = worker is not None
+        claim = None if worker is None else begin(tx, deps, after, worker, request)
+        if claim is not None:
+            _tell(after, claim)
+            return True
+    return False
+
+
+def _tell(after: After, claim: Claim) -> None:
+    """A claim whose lease runs is an answer; one that is still being bound is not yet."""
+    if claim.lease_expires_at is not None:
+        after.answers.append(claim.request_pk)

@@ -1,0 +1,128 @@
+"""Observe: what the driver's watch tells becomes fenced moves. Two observers, an old one, or one that repeats itself do no harm."""
+
+from __future__ import annotations
+
+import threading
+
+import structlog
+
+from pool import answering, holding, matching, retiring, spawning, stamping
+from pool.after import After
+from pool.backoff import Backoff
+from pool.deps import Deps
+from pool.drivers.port import Gone, Phase, Pod, Role
+from pool.errors import Transient
+from pool.ids import WorkerId
+from pool.records import Seen
+from pool.states import CLAIMED, TERMINAL, ClaimEnd, Outcome, State
+from pool.store import Tx, breakers, orgs, workers
+from pool.store.workers import PodFacts
+
+log = structlog.get_logger(__name__)
+
+_AGAIN = Backoff(first_s=0.2, limit_s=10.0)
+
+
+def follow(deps: Deps, stop: threading.Event) -> None:
+    """Follow the watch until told to stop. A failure starts it anew, which tells everything again."""
+    failures = 0
+    while not stop.is_set():
+        try:
+            for seen in deps.driver.watch(stop):
+                observe(deps, seen)
+                failures = 0
+        except Transient as exc:
+            failures += 1
+            log.warning("watch_interrupted", cause=str(exc), failures=failures)
+            deps.clock.wait(stop, _AGAIN.nominal(failures))
+
+
+def observe(deps: Deps, seen: Pod | Gone) -> None:
+    """One observation. A pod without a row is the orphan sweep's matter."""
+    with deps.store.read() as tx:
+        worker = workers.get(tx, WorkerId(seen.name))
+    if worker is None or worker.state in TERMINAL or (worker.pod_uid not in {None, seen.uid}):
+        return
+    if isinstance(seen, Gone):
+        _gone(deps, worker, "its pod is gone")
+    elif seen.role == Role.WORKER:
+        _changed(deps, worker, seen)
+
+
+def lose(deps: Deps, worker: Seen, why: str) -> Outcome:
+    """The pod is proven absent or ended: the row is lost, its claim ends with the cause, its counters are free."""
+    after = After()
+    with deps.store.write() as tx:
+        if worker.claim_id is not None:
+            ended = holding.end(tx, deps, after, worker.claim_id, ClaimEnd.WORKER_LOST, detail=why)
+            outcome = Outcome.FENCED if ended is None else Outcome.MOVED
+            if ended is not None:
+                matching.rebind(tx, deps, after, ended.request_pk, cause=why)
+        else:
+            outcome = _lose_unclaimed(deps, tx, after, worker, why)
+        if outcome is Outcome.MOVED and worker.state is State.SPAWNING:
+            breakers.failed(tx, worker.profile, why)
+    answering.carry_out(deps, after)
+    return outcome
+
+
+def _changed(deps: Deps, worker: Seen, pod: Pod) -> None:
+    if pod.phase is Phase.ENDED:
+        _ended(deps, worker, pod)
+    elif pod.terminating:
+        if worker.state is not State.DRAINING:
+            stamping.tell_leaving(deps, worker, "its pod is terminating")
+    elif worker.state is State.SPAWNING and pod.usable:
+        _ready(deps, worker, pod)
+
+
+def _ready(deps: Deps, worker: Seen, pod: Pod) -> None:
+    if pod.image != worker.image:
+        spawning.fail(deps, worker, f"its pod runs {pod.image}, not {worker.image}")
+        return
+    after = After()
+    with deps.store.write() as tx:
+        slot = workers.get_for_update(tx, worker.id)
+        if slot is None or slot.state is not State.SPAWNING:
+            return
+        matching.offer(tx, deps, after, slot, PodFacts(uid=pod.uid, endpoint=pod.endpoint, node=pod.node))
+        breakers.succeeded(tx, slot.profile)
+    answering.carry_out(deps, after)
+
+
+def _ended(deps: Deps, worker: Seen, pod: Pod) -> None:
+    if worker.state is State.DRAINING:
+        retiring.retire(deps, worker.id)
+        return
+    why = f"its container ended: {pod.trouble or 'no reason given'}"
+    if pod.exit_code is not None:
+        why += f" (exit code {pod.exit_code})"
+    if lose(deps, worker, why) is Outcome.MOVED:
+        deps.driver.delete(pod.name, pod.uid, grace_s=0)
+
+
+def _gone(deps: Deps, worker: Seen, why: str) -> None:
+    if worker.state is State.DRAINING:
+        retiring.confirm(deps, worker)
+        return
+    pod = deps.driver.read(worker.id)
+    if pod is not None and (worker.pod_uid is None or pod.uid == worker.pod_uid):
+        return  # the watch spoke of an earlier moment
+    lose(deps, worker, why)
+
+
+def _lose_unclaimed(deps: Deps, tx: Tx, after: After, worker: Seen, why: str) -> Outcome:
+    now_seen = workers.get_for_update(tx, worker.id)
+    if now_seen is None or now_seen.state in CLAIMED or now_seen.epoch != worker.epoch:
+        return Outcome.FENCED
+    if now_seen.state in TERMINAL | {State.DRAINING}:
+        return Outcome.FENCED
+    if now_seen.parked_counted and now_seen.org is not None:
+        orgs.give_park(tx, now_seen.org)
+    by = deps.by(why)
+    outcome = workers.leave(tx, now_seen, State.LOST, by)
+    if outcome is Outcome.MOVED:
+        orgs.give_slot(tx)
+        after.moved(worker.id, now_seen.state, State.LOST, by)
+        after.refill.add(worker.profile)
+    return outcome

@@ -1,0 +1,162 @@
+"""reap: what has had its time goes. Parked workers past their TTL, surplus, claims past their lease, overdue waiters, answers that
+were decided but not delivered, releases that could not be finished, and pods whose deletion failed."""
+
+from __future__ import annotations
+
+from pool import answering, claiming, holding, planning, retiring
+from pool.after import After
+from pool.errors import BrokenPromise, Transient
+from pool.ids import ProfileName
+from pool.passes.periods import PERIODS_S
+from pool.passes.running import Pass, Run, log
+from pool.records import Claim, Seen
+from pool.states import ClaimEnd, Condition, Outcome, State
+from pool.store import claims, orgs, requests, workers
+from pool.store.lane import lane_is_open
+
+# An answer may be on its way from whoever decided it; a delete may be in a fleet worker's hands.
+ANSWER_GRACE_S = 3.0
+DELETE_GRACE_S = 15.0
+
+
+def run(run: Run) -> None:
+    """Everything, with lease expiry: only ever called for a tick that came through beat and Redis."""
+    without_expiry(run)
+    _expire_claims(run)
+    _send_canary(run)
+
+
+def without_expiry(run: Run) -> None:
+    """The part that is right also while callers may be cut off from renewing."""
+    _count_uncounted(run)
+    _parked_past_end(run)
+    _parked_above_cap(run)
+    _idle_surplus(run)
+    _past_their_age(run)
+    _overdue_waiters(run)
+    _unreplied(run)
+    _unfinished_releases(run)
+    _deletes_that_failed(run)
+
+
+def _parked_past_end(run: Run) -> None:
+    with run.deps.store.read() as tx:
+        found = workers.parked_past_end(tx, limit=run.limit + 1)
+    for worker in run.bounded(found):
+        _drain(run, worker, "parked past its time", above_floor=True)
+
+
+def _parked_above_cap(run: Run) -> None:
+    with run.deps.store.read() as tx:
+        over = orgs.capped_parking(tx)
+    for org in run.bounded(over):
+        with run.deps.store.read() as tx:
+            oldest = workers.oldest_parked(tx, org.id, limit=org.parked - org.hot_idle_cap)
+        for worker in oldest:
+            _drain(run, worker, f"{org.id} has more parked workers than its cap of {org.hot_idle_cap}", above_floor=True)
+
+
+def _idle_surplus(run: Run) -> None:
+    pool = run.deps.settings.pool
+    for name, profile in run.deps.settings.profiles.items():
+        target = planning.clamped_target(profile.warm_target, pool.max_workers)
+        with run.deps.store.read() as tx:
+            idle = workers.idle_since(
+                tx, ProfileName(name), older_than_s=pool.surplus_ttl_s, limit=target + run.limit + 1
+            )
+        for worker in run.bounded(planning.surplus(idle, target)):
+            _drain(run, worker, f"surplus: more than {target} idle for {pool.surplus_ttl_s} s")
+
+
+def _past_their_age(run: Run) -> None:
+    limit_s = run.deps.settings.pool.max_age_s
+    if not limit_s:
+        return
+    with run.deps.store.read() as tx:
+        found = workers.older_than(tx, limit_s, limit=run.limit + 1)
+    for worker in run.bounded(found):
+        _drain(run, worker, f"older than {limit_s} s")
+
+
+def _overdue_waiters(run: Run) -> None:
+    with run.deps.store.read() as tx:
+        found = requests.overdue(tx, limit=run.limit + 1)
+    for pk in run.bounded(found):
+        if run.acts("waiter_timed_out"):
+            claiming.time_out(run.deps, pk)
+
+
+def _unreplied(run: Run) -> None:
+    with run.deps.store.read() as tx:
+        found = requests.unreplied(tx, older_than_s=ANSWER_GRACE_S, limit=run.limit + 1)
+    for pk in run.bounded(found):
+        if run.acts("answer_delivered"):
+            answering.deliver(run.deps, [pk])
+
+
+def _unfinished_releases(run: Run) -> None:
+    with run.deps.store.read() as tx:
+        found = claims.unfinished_releases(tx, limit=run.limit + 1)
+    for claim in run.bounded(found):
+        if run.acts("release_finished"):
+            _finish(run, claim)
+
+
+def _finish(run: Run, claim: Claim) -> None:
+    try:
+        claiming.finish_release(run.deps, claim.id, Condition(claim.release_condition or Condition.TAINTED))
+    except (Transient, BrokenPromise) as exc:
+        log.warning("release_still_unfinished", claim=claim.id, cause=str(exc))
+
+
+def _deletes_that_failed(run: Run) -> None:
+    with run.deps.store.read() as tx:
+        found = workers.in_state(tx, State.DRAINING, older_than_s=DELETE_GRACE_S, limit=run.limit + 1)
+    for worker in run.bounded(found):
+        if run.acts("delete_sent_again"):
+            run.deps.broker.send("pool.retire", worker_id=worker.id)
+
+
+def _count_uncounted(run: Run) -> None:
+    with run.deps.store.read() as tx:
+        found = orgs.uncounted(tx)
+    for org in run.bounded(found):
+        if run.acts("org_recounted"):
+            with run.deps.store.write() as tx:
+                orgs.count_uncounted(tx, org)
+
+
+def _expire_claims(run: Run) -> None:
+    with run.deps.store.read() as tx:
+        if not lane_is_open(tx, gap_s=2 * PERIODS_S["reap"]):
+            return  # callers could not have renewed: nothing expires
+        found = claims.expired(tx, limit=run.limit + 1)
+    for claim in run.bounded(found):
+        if run.acts("claim_expired"):
+            _expire(run, claim)
+
+
+def _expire(run: Run, claim: Claim) -> None:
+    """Its holder may still be using the worker, so it drains and is never parked."""
+    after = After()
+    with run.deps.store.write() as tx:
+        holding.end(tx, run.deps, after, claim.id, ClaimEnd.EXPIRED, expired_only=True)
+    answering.carry_out(run.deps, after)
+
+
+def _send_canary(run: Run) -> None:
+    run.deps.broker.send("pool.canary")
+
+
+def _drain(run: Run, worker: Seen, why: str, *, above_floor: bool = False) -> None:
+    if not run.acts("worker_drained"):
+        return
+    after = After()
+    with run.deps.store.write() as tx:
+        outcome = retiring.drain(tx, after, worker, run.deps.by(why), above_floor=above_floor)
+    if outcome is not Outcome.MOVED:
+        run.actions["worker_drained"] -= 1
+    after.send(run.deps)
+
+
+REAP = Pass(name="reap", run=run)

@@ -1,0 +1,113 @@
+"""reconcile_warm: as many workers as are wanted. Waiters are matched first, then slots are made for what is missing, in one transaction
+per profile, so that runs that overlap make no more than one would. At the pool's cap others give way to waiters."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from pool import answering, matching, planning, profiles, retiring
+from pool.after import After
+from pool.deps import Deps
+from pool.ids import ProfileName
+from pool.passes.running import Pass, Run
+from pool.records import Seen
+from pool.settings import Profile
+from pool.states import Outcome, State
+from pool.store import Tx, breakers, lock_profile_shared, lock_reconcile, orgs, passes, requests, workers
+
+
+def run(run: Run) -> None:
+    """All profiles. The pods come before the rows: a row is warm only if its pod was there."""
+    alive = _usable(run)
+    for name, profile in run.deps.settings.profiles.items():
+        reconcile(run, ProfileName(name), profile, alive)
+
+
+def reconcile(run: Run, name: ProfileName, profile: Profile, alive: Collection[str]) -> None:
+    """One profile."""
+    after = After()
+    with run.deps.store.write() as tx:
+        lock_reconcile(tx, name)
+        if not run.dry_run:
+            lock_profile_shared(tx, name)
+            run.did("waiter_matched", matching.match(tx, run.deps, after, name))
+        short = _make_slots(run, tx, after, profile, alive)
+        if short:
+            _make_room(run, tx, after, short)
+    answering.carry_out(run.deps, after)
+
+
+def supply(tx: Tx, deps: Deps, profile: Profile, alive: Collection[str], *, misses: int) -> planning.Supply:
+    """What one profile needs and has, as this transaction sees it."""
+    pool, name = deps.settings.pool, ProfileName(profile.name)
+    idle = workers.ids_in_state(tx, name, State.IDLE)
+    return planning.Supply(
+        target=planning.clamped_target(profile.warm_target, pool.max_workers),
+        waiters=requests.count_waiting(tx, name),
+        misses=misses,
+        warm=sum(1 for i in idle if i in alive),
+        spawning=workers.count_young_slots(tx, name, younger_than_s=pool.stuck_cutoff_s),
+    )
+
+
+def _make_slots(run: Run, tx: Tx, after: After, profile: Profile, alive: Collection[str]) -> int:
+    """Slots for what is missing. How many waiters stay without one because the pool is at its cap."""
+    deps, name = run.deps, ProfileName(profile.name)
+    run.must_go_on()
+    if breakers.is_open(tx, name):
+        return 0
+    # Locked, to be consumed with the slots that are made for them, or with what is there for them already.
+    misses = requests.fresh_misses(tx, name, fresh_s=deps.settings.pool.miss_fresh_s)
+    seen = supply(tx, deps, profile, alive, misses=len(misses))
+    wanted = planning.slots_wanted(seen)
+    if run.dry_run:
+        run.did("slots_made", wanted)
+        return 0
+    granted = orgs.take_slots(tx, min(wanted, run.limit), deps.settings.pool.max_workers)
+    ids = [deps.ids.worker() for _ in range(granted)]
+    why = f"target {seen.target}, {seen.waiters} waiting, {seen.misses} missed, {seen.warm} warm, {seen.spawning} on their way"
+    workers.insert_slots(tx, profile, profiles.revision(profile), ids, deps.by(why))
+    requests.consume_misses(tx, misses[: max(0, len(misses) - (wanted - granted))])
+    after.spawn.extend(ids)
+    run.did("slots_made", granted)
+    return min(wanted - granted, seen.waiters)
+
+
+def _make_room(run: Run, tx: Tx, after: After, wanted: int) -> None:
+    """At the cap a waiter comes before what nobody uses: first idle workers above their profile's target, then the parked ones that
+    have been parked longest, above their org's floor."""
+    freed = 0
+    for worker in _those_who_give_way(run.deps, tx):
+        if freed >= wanted or not run.acts("gave_way"):
+            return
+        if retiring.drain(tx, after, worker, run.deps.by("gives way to a waiter"), above_floor=True) is Outcome.MOVED:
+            freed += 1
+
+
+def _those_who_give_way(deps: Deps, tx: Tx) -> list[Seen]:
+    surplus: list[Seen] = []
+    for name, profile in deps.settings.profiles.items():
+        idle = workers.idle_since(tx, ProfileName(name), older_than_s=0, limit=10_000)
+        surplus.extend(planning.surplus(idle, profile.warm_target))
+    surplus.sort(key=lambda w: (w.ready_at or w.created_at, w.id))
+    return surplus + workers.in_state(tx, State.HOT_IDLE, limit=1000)
+
+
+def refill_once(deps: Deps, name: ProfileName) -> dict[str, Any]:
+    """One profile, because of an event. Needs no lock: what runs beside it is serialised by the table."""
+    profile = deps.profile(name)
+    with deps.store.read() as tx:
+        paused = passes.get(tx, "reconcile_warm").paused
+    if profile is None or paused:
+        return {"outcome": "paused" if paused else "unknown_profile"}
+    event = Run(deps=deps, name="reconcile_warm")
+    reconcile(event, name, profile, _usable(event))
+    return {"outcome": "ok", "actions": dict(event.actions)}
+
+
+def _usable(run: Run) -> set[str]:
+    return {p.name for p in run.cluster().pods if p.usable}
+
+
+RECONCILE_WARM = Pass(name="reconcile_warm", run=run)

@@ -1,0 +1,159 @@
+"""What all passes have in common: the lock, the pause switch, dry run, the limit per run, and an honest `last success`.
+
+Correctness never rests here: every move that a pass makes is fenced by itself, so two runs at once end as one would.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import structlog
+
+from pool.deps import Deps
+from pool.drivers.port import Listing
+from pool.errors import PoolError, StaleView, Transient
+from pool.locks import Lease
+from pool.passes.periods import PERIODS_S, lock_ttl_s
+from pool.store import passes
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+# A view of the cluster older than this decides nothing.
+STALE_AFTER_S = 15.0
+
+
+class Interrupted(PoolError):
+    """The run lost its lock, or its process is stopping: it ends before its next step."""
+
+
+@dataclass(kw_only=True)
+class Run:
+    """One run of one pass."""
+
+    deps: Deps
+    name: str
+    dry_run: bool = False
+    still_ours: Callable[[], bool] = lambda: True
+    actions: Counter[str] = field(default_factory=Counter)
+    overflowed: bool = False
+
+    def acts(self, what: str) -> bool:
+        """Asked before each step: counts it, says no in a dry run, and raises if the run has lost its right to go on."""
+        self.must_go_on()
+        self.did(what)
+        return not self.dry_run
+
+    def must_go_on(self) -> None:
+        """Raises if the run has lost its right to go on."""
+        if not self.still_ours():
+            raise Interrupted(f"{self.name} lost its lock or is stopping")
+
+    def did(self, what: str, times: int = 1) -> None:
+        """Counts what was done, or in a dry run would have been."""
+        if times:
+            self.actions[what] += times
+
+    def bounded(self, found: Sequence[T]) -> Sequence[T]:
+        """The part that fits this run's limit; queries ask for one more than that, so that an overflow shows."""
+        limit = self.limit
+        if len(found) > limit:
+            self.overflowed = True
+        return found[:limit]
+
+    @property
+    def limit(self) -> int:
+        return self.deps.settings.pool.pass_limit
+
+    def cluster(self) -> Listing:
+        """All pods as the driver knows them; raises rather than let a pass act on an old view."""
+        listing = self.deps.driver.cached()
+        if listing.age_s > STALE_AFTER_S:
+            raise StaleView(f"pods were last seen {listing.age_s:.0f} s ago")
+        return listing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """A pass: its name and what one run does."""
+
+    name: str
+    run: Callable[[Run], None]
+
+    @property
+    def period_s(self) -> float:
+        return PERIODS_S[self.name]
+
+
+def run_once(deps: Deps, what: Pass, *, dry_run: bool = False, stopping: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+    """One run under its lock, as beat asks for it. Held elsewhere, paused or tried just now: skipped quietly."""
+    try:
+        with deps.locks.taken(what.name, lock_ttl_s(what.name)) as lease:
+            if lease is None:
+                return _report(deps, what, "held_elsewhere")
+            return _under_lock(deps, what, lease, dry_run=dry_run, stopping=stopping)
+    except Transient as exc:
+        log.warning("pass_skipped", name=what.name, cause=str(exc))
+        return _report(deps, what, "unreachable", cause=str(exc))
+
+
+def _under_lock(
+    deps: Deps, what: Pass, lease: Lease, *, dry_run: bool, stopping: Callable[[], bool]
+) -> dict[str, Any]:
+    with deps.store.write() as tx:
+        due = dry_run or passes.attempt(tx, what.name, deps.who, not_within_s=what.period_s / 2)
+    if not due:
+        return _report(deps, what, "not_due")
+    run = Run(deps=deps, name=what.name, dry_run=dry_run, still_ours=lambda: lease.held() and not stopping())
+    return carry_out(deps, what, run)
+
+
+def carry_out(deps: Deps, what: Pass, run: Run) -> dict[str, Any]:
+    """The run itself, and what the table is told of it."""
+    began = deps.clock.monotonic()
+    try:
+        with _recorded(deps, what.name):
+            what.run(run)
+    except (Interrupted, Transient) as exc:
+        outcome = "interrupted" if isinstance(exc, Interrupted) else "stale" if isinstance(exc, StaleView) else "failed"
+        log.warning("pass_ended_early", name=what.name, outcome=outcome, cause=str(exc), actions=dict(run.actions))
+        return _report(deps, what, outcome, cause=str(exc), actions=dict(run.actions))
+    if run.overflowed:
+        deps.metrics.pass_overflow.labels(what.name).inc()
+        log.warning("pass_overflowed", name=what.name, limit=run.limit)
+    if not run.dry_run:
+        with deps.store.write() as tx:
+            passes.succeeded(
+                tx,
+                what.name,
+                detail=", ".join(f"{k} {v}" for k, v in sorted(run.actions.items())),
+                actions=run.actions.total(),
+                duration_s=deps.clock.monotonic() - began,
+            )
+    if run.actions:
+        log.info("pass_acted", name=what.name, dry_run=run.dry_run, **run.actions)
+    return _report(deps, what, "ok", actions=dict(run.actions))
+
+
+@contextmanager
+def _recorded(deps: Deps, name: str) -> Iterator[None]:
+    """Whatever a run raises is in the table before it goes on its way."""
+    try:
+        yield
+    except Exception as exc:
+        outcome = "interrupted" if isinstance(exc, Interrupted) else "failed"
+        try:
+            with deps.store.write() as tx:
+                passes.failed(tx, name, outcome=outcome, detail=str(exc)[:500])
+        except Transient as unrecorded:
+            log.warning("pass_failure_unrecorded", name=name, cause=str(unrecorded))
+        raise
+
+
+def _report(deps: Deps, what: Pass, outcome: str, **details: Any) -> dict[str, Any]:
+    deps.metrics.pass_runs.labels(what.name, outcome).inc()
+    return {"pass": what.name, "outcome": outcome, **details}

@@ -1,0 +1,46 @@
+"""Shapes of workers: what identifies one build of a profile, and what an activation sends. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pool.settings import Profile
+
+_SHAPING = ("image", "command", "env", "cpu_millicores", "memory_mib", "port", "grace_s")
+_PLACEHOLDER = re.compile(r"\{(org|claim_id|worker_id|values\.[A-Za-z0-9_.-]+)\}")
+# Wider, so that a misspelt one is noticed.
+_PLACEHOLDER_LIKE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
+
+
+def revision(profile: Profile) -> str:
+    """A short name for what a pod of this profile is made of; two profiles that differ in any of it differ here."""
+    shape = {k: getattr(profile, k) for k in _SHAPING}
+    text = json.dumps(shape, sort_keys=True, default=lambda v: dict(v) if isinstance(v, Mapping) else list(v))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def payload(profile: Profile, *, org: str, claim_id: str, worker_id: str, values: Mapping[str, str]) -> Any:
+    """The activation body with its placeholders filled; an unknown one is left as it stands."""
+    known = {"org": org, "claim_id": claim_id, "worker_id": worker_id}
+    known |= {f"values.{k}": v for k, v in values.items()}
+    return _fill(dict(profile.activation_payload), known)
+
+
+def unknown_placeholders(template: Any, values: Mapping[str, str]) -> list[str]:
+    """Placeholders that no value would fill, for `config check`."""
+    known = {"org", "claim_id", "worker_id"} | {f"values.{k}" for k in values}
+    return sorted({m for m in _PLACEHOLDER_LIKE.findall(json.dumps(template)) if m not in known})
+
+
+def _fill(node: Any, known: Mapping[str, str]) -> Any:
+    if isinstance(node, str):
+        return _PLACEHOLDER.sub(lambda m: known.get(m.group(1), m.group(0)), node)
+    if isinstance(node, Mapping):
+        return {k: _fill(v, known) for k, v in node.items()}
+    if isinstance(node, list):
+        return [_fill(v, known) for v in node]
+    return node

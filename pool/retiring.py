@@ -1,0 +1,66 @@
+"""Retire: fence to draining, delete the pod by its uid, confirm. The row is the decision; the pod follows it, never the other way."""
+
+from __future__ import annotations
+
+import structlog
+
+from pool.after import After
+from pool.deps import Deps
+from pool.errors import Refused, Transient
+from pool.ids import WorkerId
+from pool.records import By, Seen
+from pool.states import Outcome, State
+from pool.store import Tx, orgs, workers
+
+log = structlog.get_logger(__name__)
+
+
+def drain(tx: Tx, after: After, worker: Seen, by: By, *, above_floor: bool = False) -> Outcome:
+    """Take an unclaimed worker out of use. `above_floor`: only if its org keeps its floor of parked workers without it."""
+    now_seen = workers.get_for_update(tx, worker.id)
+    if now_seen is None:
+        return Outcome.GONE
+    if now_seen.epoch != worker.epoch or now_seen.state is not worker.state or now_seen.claim_id is not None:
+        return Outcome.FENCED
+    if now_seen.parked_counted and now_seen.org is not None:
+        if above_floor and not orgs.give_park_above_floor(tx, now_seen.org):
+            return Outcome.FENCED
+        if not above_floor:
+            orgs.give_park(tx, now_seen.org)
+    outcome = workers.leave(tx, now_seen, State.DRAINING, by)
+    if outcome is Outcome.MOVED:
+        after.moved(worker.id, worker.state, State.DRAINING, by)
+        after.retire.append(worker.id)
+        after.refill.add(worker.profile)
+    return outcome
+
+
+def retire(deps: Deps, worker_id: WorkerId) -> Outcome:
+    """Delete the pod of a draining worker and confirm. If the delete fails the row stays draining and a pass tries again."""
+    with deps.store.read() as tx:
+        worker = workers.get(tx, worker_id)
+    if worker is None:
+        return Outcome.GONE
+    if worker.state is not State.DRAINING:
+        return Outcome.FENCED
+    try:
+        # A slot whose create was never confirmed has no uid on its row: whatever bears its name is its pod.
+        deps.driver.delete(worker.id, worker.pod_uid or "", grace_s=worker.grace_s)
+    except (Transient, Refused) as exc:
+        log.warning("delete_left_to_the_pass", worker=worker_id, cause=str(exc))
+        return Outcome.FENCED
+    return confirm(deps, worker)
+
+
+def confirm(deps: Deps, worker: Seen) -> Outcome:
+    """The delete was accepted: the row ends and its place in the pool is free."""
+    after = After()
+    by = deps.by("pod deleted")
+    with deps.store.write() as tx:
+        outcome = workers.leave(tx, worker, State.RETIRED, by)
+        if outcome is Outcome.MOVED:
+            orgs.give_slot(tx)
+            after.moved(worker.id, worker.state, State.RETIRED, by)
+            after.refill.add(worker.profile)
+    after.send(deps)
+    return outcome

@@ -1,0 +1,65 @@
+"""Stamp: make the pod's metadata say what the row says. Reads both, writes the difference against the version it read, and looks again
+until they agree, so that whoever stamps last leaves the truth, however many stamp at once."""
+
+from __future__ import annotations
+
+import structlog
+
+from pool import retiring
+from pool.after import After
+from pool.deps import Deps
+from pool.drivers.port import Pod, Stamp, StampResult
+from pool.ids import WorkerId
+from pool.records import Seen
+from pool.states import CLAIMED, LEAVING, TERMINAL, State
+from pool.store import workers
+
+log = structlog.get_logger(__name__)
+
+_ROUNDS = 10
+
+
+def wanted(worker: Seen) -> Stamp:
+    """What the pod of this row should say."""
+    return Stamp(org=worker.org, claim_id=worker.claim_id, epoch=worker.epoch, busy=worker.state in CLAIMED)
+
+
+def is_due(worker: Seen, pod: Pod) -> bool:
+    """Whether row and pod differ in what matters. A pod that nobody ever held and that carries no stamp needs none."""
+    if worker.state in LEAVING | TERMINAL or worker.state is State.SPAWNING or pod.terminating:
+        return False
+    return not pod.says(wanted(worker))
+
+
+def stamp(deps: Deps, worker_id: WorkerId) -> bool:
+    """Whether row and pod agree in the end. A pod that is going or gone is told to its holder at the next renewal."""
+    for _ in range(_ROUNDS):
+        with deps.store.read() as tx:
+            worker = workers.get(tx, worker_id)
+        if worker is None or worker.state in LEAVING | TERMINAL or worker.state is State.SPAWNING:
+            return True
+        pod = deps.driver.read(worker_id)
+        if pod is None or pod.uid != worker.pod_uid:
+            tell_leaving(deps, worker, "its pod is gone")
+            return False
+        if pod.terminating:
+            tell_leaving(deps, worker, "its pod is terminating")
+            return False
+        if pod.says(wanted(worker)):
+            return True
+        result = deps.driver.stamp(pod, wanted(worker))
+        if result is StampResult.WRITTEN:
+            log.info("pod_stamped", worker=worker_id, epoch=worker.epoch, busy=worker.state in CLAIMED)
+    log.warning("stamp_left_to_the_guard", worker=worker_id)
+    return False
+
+
+def tell_leaving(deps: Deps, worker: Seen, why: str) -> None:
+    """A pod that ends by itself: its holder is told and keeps it while it lasts; without a holder it leaves at once."""
+    after = After()
+    with deps.store.write() as tx:
+        if worker.state in CLAIMED:
+            workers.mark_leaving(tx, worker.id, deps.by(why))
+        else:
+            retiring.drain(tx, after, worker, deps.by(why))
+    after.send(deps)

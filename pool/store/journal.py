@@ -1,0 +1,69 @@
+"""The journal: written by triggers, read by people. It replays to the table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import select
+
+from pool.ids import WorkerId
+from pool.states import State
+from pool.store.engine import Tx
+from pool.store.schema import journal as J
+from pool.store.schema import workers as W
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One move, or one change of holder."""
+
+    id: int
+    at: datetime
+    worker_id: WorkerId
+    from_state: State | None
+    to_state: State
+    epoch: int
+    org: str | None
+    claim_id: str | None
+    who: str
+    why: str
+
+
+def of(tx: Tx, worker_id: WorkerId) -> list[Entry]:
+    """A worker's whole life."""
+    return [
+        Entry(**r._mapping) for r in tx.execute(select(J).where(J.c.worker_id == worker_id).order_by(J.c.id))
+    ]  # noqa: SLF001
+
+
+def since(tx: Tx, after_id: int = 0, *, limit: int = 1000) -> list[Entry]:
+    """Entries after a number, oldest first."""
+    return [
+        Entry(**r._mapping)
+        for r in tx.execute(select(J).where(J.c.id > after_id).order_by(J.c.id).limit(limit))
+    ]  # noqa: SLF001
+
+
+def latest(tx: Tx, *, limit: int) -> list[Entry]:
+    """The newest entries, oldest of them first."""
+    newest = tx.execute(select(J).order_by(J.c.id.desc()).limit(limit))
+    return [Entry(**r._mapping) for r in reversed(list(newest))]  # noqa: SLF001
+
+
+def disagreements(tx: Tx) -> list[str]:
+    """Where replaying the journal does not give the table, as sentences. Empty in a healthy pool."""
+    replayed: dict[str, tuple[str, int, str | None]] = {}
+    found = []
+    for e in tx.execute(select(J).order_by(J.c.id)):
+        before = replayed.get(e.worker_id)
+        if (before[0] if before else None) != e.from_state:
+            found.append(
+                f"{e.worker_id}: entry {e.id} leaves {e.from_state}, the one before ended in {before}"
+            )
+        replayed[e.worker_id] = (e.to_state, e.epoch, e.claim_id)
+    table = {i: (s, n, c) for i, s, n, c in tx.execute(select(W.c.id, W.c.state, W.c.epoch, W.c.claim_id))}
+    found += [
+        f"{i}: table {table[i]}, journal {replayed.get(i)}" for i in table if replayed.get(i) != table[i]
+    ]
+    return found

@@ -1,0 +1,187 @@
+"""Orgs and the pool's own row: settings, and the counters that hold caps and floors. A counter moves by a guarded UPDATE in
+the transaction of the move it counts. An org without a cap is not counted, so its claims take no lock; `counted` on the claim
+says which claims are in the counter, so that a cap that comes or goes while claims live never makes it wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import func, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from pool.ids import OrgId
+from pool.records import Org
+from pool.settings import OrgDefaults
+from pool.states import State
+from pool.store import rows
+from pool.store.engine import Tx
+from pool.store.schema import claims as C
+from pool.store.schema import orgs as O
+from pool.store.schema import pool as P
+from pool.store.schema import workers as W
+from pool.store.sql import now
+
+
+def get(tx: Tx, org_id: OrgId) -> Org | None:
+    row = tx.execute(select(O).where(O.c.id == org_id)).one_or_none()
+    return None if row is None else rows.org(row)
+
+
+def every(tx: Tx) -> list[Org]:
+    return [rows.org(r) for r in tx.execute(select(O).order_by(O.c.id))]
+
+
+def seed(tx: Tx, org_id: OrgId, defaults: OrgDefaults) -> None:
+    """Make the org unless it is there; what the table says of one that is there rules."""
+    dialect = postgresql if tx.dialect.name == "postgresql" else sqlite
+    values = {
+        k: getattr(defaults, k) for k in ("cap", "weight", "hot_idle_floor", "hot_idle_cap", "hot_idle_ttl_s")
+    }
+    statement = dialect.insert(O).values(id=org_id, values=dict(defaults.values), created_at=now(), **values)
+    tx.execute(statement.on_conflict_do_nothing())
+
+
+def change(tx: Tx, org_id: OrgId, settings: Mapping[str, Any]) -> None:
+    """New settings; if they start to count something, what lives already is counted in the same transaction."""
+    tx.execute(update(O).where(O.c.id == org_id).values(**settings))
+    count_uncounted(tx, org_id)
+
+
+def count_uncounted(tx: Tx, org_id: OrgId) -> int:
+    """Put what lives uncounted into the counters of an org that has them: claims that were granted while it had no cap, or by
+    a transaction that ran beside the change. Returns how many were found."""
+    row = tx.execute(select(O).where(O.c.id == org_id).with_for_update()).one_or_none()
+    if row is None:
+        return 0
+    org, claims, parked = rows.org(row), 0, 0
+    if org.cap:
+        statement = (
+            update(C).where(C.c.org == org_id, C.c.ended_at.is_(None), ~C.c.counted).values(counted=True)
+        )
+        claims = tx.execute(statement).rowcount
+    if org.counts_parked:
+        found = update(W).where(W.c.org == org_id, W.c.state == State.HOT_IDLE, ~W.c.parked_counted)
+        parked = tx.execute(found.values(parked_counted=True)).rowcount
+    if claims or parked:
+        tx.execute(
+            update(O).where(O.c.id == org_id).values(in_use=O.c.in_use + claims, parked=O.c.parked + parked)
+        )
+    return claims + parked
+
+
+def take_claim(tx: Tx, org: Org) -> bool | None:
+    """Room for one more claim: True if it was counted, False if nothing is counted, None if there is no room."""
+    if not org.cap:
+        return False
+    statement = (
+        update(O).where(O.c.id == org.id, O.c.cap > 0, O.c.in_use < O.c.cap).values(in_use=O.c.in_use + 1)
+    )
+    if tx.execute(statement).rowcount:
+        return True
+    still_capped = tx.execute(select(O.c.cap).where(O.c.id == org.id)).scalar_one_or_none()
+    return None if still_capped else False
+
+
+def give_claim(tx: Tx, org_id: OrgId) -> None:
+    """A counted claim has ended."""
+    tx.execute(update(O).where(O.c.id == org_id).values(in_use=O.c.in_use - 1))
+
+
+def take_park(tx: Tx, org: Org) -> bool:
+    """One more parked worker; whether it was counted."""
+    if not org.counts_parked:
+        return False
+    return tx.execute(update(O).where(O.c.id == org.id).values(parked=O.c.parked + 1)).rowcount == 1
+
+
+def give_park(tx: Tx, org_id: OrgId) -> None:
+    """A counted parked worker is parked no longer."""
+    tx.execute(update(O).where(O.c.id == org_id).values(parked=O.c.parked - 1))
+
+
+def give_park_above_floor(tx: Tx, org_id: OrgId) -> bool:
+    """The same, only if the org keeps its floor without it. A hot-idle cap below the floor beats it."""
+    floor = O.c.parked > O.c.hot_idle_floor
+    over_cap = (O.c.hot_idle_cap > 0) & (O.c.parked > O.c.hot_idle_cap)
+    statement = update(O).where(O.c.id == org_id, floor | over_cap).values(parked=O.c.parked - 1)
+    return tx.execute(statement).rowcount == 1
+
+
+def capped_parking(tx: Tx) -> list[Org]:
+    """Orgs that have more parked workers than their hot-idle cap."""
+    statement = select(O).where(O.c.hot_idle_cap > 0, O.c.parked > O.c.hot_idle_cap).order_by(O.c.id)
+    return [rows.org(r) for r in tx.execute(statement)]
+
+
+def uncounted(tx: Tx) -> list[OrgId]:
+    """Orgs with counters beside which something lives uncounted."""
+    claimed = (
+        select(C.c.org)
+        .where(C.c.ended_at.is_(None), ~C.c.counted)
+        .join(O, (O.c.id == C.c.org) & (O.c.cap > 0))
+    )
+    parking = (O.c.hot_idle_floor > 0) | (O.c.hot_idle_cap > 0)
+    parked = (
+        select(W.c.org)
+        .where(W.c.state == State.HOT_IDLE, ~W.c.parked_counted)
+        .join(O, (O.c.id == W.c.org) & parking)
+    )
+    return [OrgId(o) for (o,) in tx.execute(claimed.union(parked))]
+
+
+def take_slots(tx: Tx, wanted: int, max_workers: int) -> int:
+    """Room in the pool for new slots: as many of those wanted as the cap allows, counted."""
+    if wanted <= 0:
+        return 0
+    if not max_workers:
+        tx.execute(update(P).values(live=P.c.live + wanted))
+        return wanted
+    live_now = int(tx.execute(select(P.c.live).with_for_update()).scalar_one())
+    granted = max(0, min(wanted, max_workers - live_now))
+    tx.execute(update(P).values(live=P.c.live + granted))
+    return granted
+
+
+def give_slot(tx: Tx) -> None:
+    """One live row fewer."""
+    tx.execute(update(P).values(live=P.c.live - 1))
+
+
+def pool_row(tx: Tx) -> Any:
+    """The pool's own row: live, paused, lane_open_since, canary_at."""
+    return tx.execute(select(P)).one()
+
+
+def live_claims(tx: Tx) -> dict[OrgId, int]:
+    """Live claims by org, counted: for looking, never for deciding."""
+    statement = select(C.c.org, func.count()).where(C.c.ended_at.is_(None)).group_by(C.c.org)
+    return {OrgId(o): n for o, n in tx.execute(statement)}
+
+
+def pause(tx: Tx, *, paused: bool) -> None:
+    """Stop or resume handing out workers."""
+    tx.execute(update(P).values(paused=paused))
+
+
+def miscounted(tx: Tx) -> list[str]:
+    """Counters that are not what they count, as sentences. Empty in a healthy pool: the model's invariant."""
+    found = []
+    live_claims = (
+        select(func.count()).where(C.c.org == O.c.id, C.c.ended_at.is_(None), C.c.counted).scalar_subquery()
+    )
+    parked = select(func.count()).where(W.c.org == O.c.id, W.c.parked_counted).scalar_subquery()
+    for org, in_use, claims, held, seen in tx.execute(
+        select(O.c.id, O.c.in_use, live_claims, O.c.parked, parked)
+    ):
+        if in_use != claims:
+            found.append(f"org {org}: in_use is {in_use}, its counted live claims are {claims}")
+        if held != seen:
+            found.append(f"org {org}: parked is {held}, its counted parked workers are {seen}")
+    live_rows = (
+        select(func.count()).select_from(W).where(W.c.state.not_in(["retired", "lost"])).scalar_subquery()
+    )
+    live_now, live_seen = tx.execute(select(P.c.live, live_rows)).one()
+    if live_now != live_seen:
+        found.append(f"pool: live is {live_now}, its live rows are {live_seen}")
+    return found

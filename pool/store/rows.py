@@ -1,0 +1,36 @@
+"""Rows to values."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from sqlalchemy import Row
+
+from pool.records import Claim, Org, ReplyTo, Request, Seen
+from pool.states import RequestState, Source, State
+
+_SEEN = tuple(f.name for f in fields(Seen))
+_CLAIM = tuple(f.name for f in fields(Claim))
+_ORG = tuple(f.name for f in fields(Org))
+_REQUEST = tuple(f.name for f in fields(Request))
+
+
+def seen(row: Row[Any]) -> Seen:
+    values = {k: row._mapping[k] for k in _SEEN}  # noqa: SLF001 - SQLAlchemy's public name for it
+    return Seen(**values | {"state": State(values["state"])})
+
+
+def claim(row: Row[Any]) -> Claim:
+    values = {k: row._mapping[k] for k in _CLAIM}  # noqa: SLF001
+    return Claim(**values | {"source": Source(values["source"])})
+
+
+def org(row: Row[Any]) -> Org:
+    return Org(**{k: row._mapping[k] for k in _ORG})  # noqa: SLF001
+
+
+def request(row: Row[Any]) -> Request:
+    values = {k: row._mapping[k] for k in _REQUEST}  # noqa: SLF001
+    replies = tuple(ReplyTo(task_id=t, address=a) for t, a in values["replies"])
+    return Request(**values | {"state": RequestState(values["state"]), "replies": replies})

@@ -1,0 +1,286 @@
+"""The tables. The database is the referee: each promise it can keep is a constraint, an index or a trigger that bears
+the promise's name, and `pool.store.errors` turns a breach into a sentence."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Float,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    false,
+    text,
+)
+
+from pool.states import BOUND, CLAIMED, LIVE, PODDED, TERMINAL, RequestState, State
+from pool.store.sql import Instant, JsonText
+
+metadata = MetaData()
+
+# SQLite counts a table's rows by itself only for the very type INTEGER.
+_Serial = BigInteger().with_variant(Integer, "sqlite")
+
+
+def _among(column: str, values: frozenset[State] | frozenset[RequestState]) -> str:
+    return f"{column} IN ({', '.join(repr(str(v)) for v in sorted(values))})"
+
+
+def _when(state: State) -> str:
+    return f"state = '{state}'"
+
+
+clock = Table(
+    "clock",
+    metadata,
+    Column("id", Integer, CheckConstraint("id = 1", name="one_clock"), primary_key=True),
+    Column("shift_s", Float, nullable=False, server_default=text("0")),
+)
+
+pool = Table(
+    "pool",
+    metadata,
+    Column("id", Integer, CheckConstraint("id = 1", name="one_pool"), primary_key=True),
+    Column("live", Integer, CheckConstraint("live >= 0", name="pool_counter_not_negative"), nullable=False),
+    Column("paused", Boolean(create_constraint=False), nullable=False, server_default=false()),
+    Column("lane_open_since", Instant, nullable=False),
+    Column("canary_at", Instant, nullable=False),
+)
+
+orgs = Table(
+    "orgs",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("cap", Integer, nullable=False),
+    Column("weight", Float, nullable=False),
+    Column("hot_idle_floor", Integer, nullable=False),
+    Column("hot_idle_cap", Integer, nullable=False),
+    Column("hot_idle_ttl_s", Integer),
+    Column("values", JsonText, nullable=False),
+    Column("in_use", Integer, nullable=False, server_default=text("0")),
+    Column("parked", Integer, nullable=False, server_default=text("0")),
+    Column("created_at", Instant, nullable=False),
+    CheckConstraint("in_use >= 0 AND parked >= 0", name="org_counters_not_negative"),
+    CheckConstraint(
+        "cap >= 0 AND hot_idle_floor >= 0 AND hot_idle_cap >= 0 AND weight > 0", name="org_limits_sane"
+    ),
+)
+
+workers = Table(
+    "workers",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("profile", Text, nullable=False),
+    Column("image", Text, nullable=False),
+    Column("revision", Text, nullable=False),
+    Column("cpu_millicores", Integer, nullable=False),
+    Column("memory_mib", Integer, nullable=False),
+    Column("grace_s", Integer, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("epoch", Integer, nullable=False, server_default=text("0")),
+    Column("org", Text),
+    Column("claim_id", Text),
+    Column("endpoint", Text),
+    Column("pod_uid", Text),
+    Column("node", Text),
+    Column("created_at", Instant, nullable=False),
+    Column("state_since", Instant, nullable=False),
+    Column("sent_at", Instant),
+    Column("ready_at", Instant),
+    Column("heartbeat_at", Instant),
+    Column("hot_idle_since", Instant),
+    Column("hot_idle_until", Instant),
+    Column("parked_counted", Boolean(create_constraint=False), nullable=False, server_default=false()),
+    Column("leaving_since", Instant),
+    Column("leaving_why", Text),
+    Column("moved_by", Text, nullable=False),
+    Column("moved_why", Text, nullable=False),
+    CheckConstraint(_among("state", frozenset(State)), name="known_states_only"),
+    CheckConstraint(f"({_among('state', CLAIMED)}) = (claim_id IS NOT NULL)", name="claimed_exactly_with_a_claim"),
+    CheckConstraint(f"NOT ({_among('state', BOUND)}) OR org IS NOT NULL", name="bound_worker_has_an_org"),
+    CheckConstraint(f"state <> '{State.IDLE}' OR org IS NULL", name="idle_worker_is_neutral"),
+    CheckConstraint(
+        f"NOT ({_among('state', PODDED - {State.DRAINING})}) OR (pod_uid IS NOT NULL AND endpoint IS NOT NULL)",
+        name="past_its_slot_there_is_a_pod",
+    ),
+    CheckConstraint(
+        f"(state = '{State.HOT_IDLE}') = (hot_idle_since IS NOT NULL)"
+        f" AND (state = '{State.HOT_IDLE}') = (hot_idle_until IS NOT NULL)",
+        name="parked_exactly_with_an_end",
+    ),
+    CheckConstraint(
+        f"NOT ({_among('state', frozenset({State.IDLE, State.HOT_IDLE}))}) OR leaving_since IS NULL",
+        name="leaver_is_never_parked",
+    ),
+    CheckConstraint("epoch >= 0", name="epoch_not_negative"),
+    Index("one_live_worker_a_claim", "claim_id", unique=True, postgresql_where=text("claim_id IS NOT NULL"),
+          sqlite_where=text("claim_id IS NOT NULL")),
+)  # fmt: skip
+
+claims = Table(
+    "claims",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("worker_id", Text, nullable=False),
+    Column("org", Text, nullable=False),
+    Column("profile", Text, nullable=False),
+    Column("request_pk", Text, nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("lease_s", Integer, nullable=False),
+    Column("ttl_s", Integer),
+    Column("created_at", Instant, nullable=False),
+    Column("hot_at", Instant),
+    Column("lease_expires_at", Instant),
+    Column("ended_at", Instant),
+    Column("ended_why", Text),
+    Column("counted", Boolean(create_constraint=False), nullable=False),
+    Column("abandoned", Boolean(create_constraint=False), nullable=False, server_default=false()),
+    Column("release_asked_at", Instant),
+    Column("release_condition", Text),
+    CheckConstraint("(ended_at IS NULL) = (ended_why IS NULL)", name="ended_exactly_with_a_cause"),
+    CheckConstraint("(hot_at IS NULL) = (lease_expires_at IS NULL)", name="lease_starts_when_hot"),
+)
+
+requests = Table(
+    "requests",
+    metadata,
+    Column("pk", Text, primary_key=True),
+    Column("org", Text, nullable=False),
+    Column("request_id", Text, nullable=False),
+    Column("profile", Text, nullable=False),
+    Column("lease_s", Integer, nullable=False),
+    Column("ttl_s", Integer),
+    Column("wait_s", Integer, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("reason", Text),
+    Column("detail", Text),
+    Column("retry_after_s", Float),
+    Column("claim_id", Text),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    Column("created_at", Instant, nullable=False),
+    Column("deadline_at", Instant, nullable=False),
+    Column("decided_at", Instant),
+    Column("replied_at", Instant),
+    Column("replies", JsonText, nullable=False),
+    Column("missed_at", Instant),
+    Column("miss_consumed_at", Instant),
+    UniqueConstraint("org", "request_id", name="one_request_per_org_and_id"),
+    CheckConstraint(_among("state", frozenset(RequestState)), name="known_request_states_only"),
+    CheckConstraint(
+        f"({_among('state', frozenset({RequestState.WAITING, RequestState.BINDING}))}) = (decided_at IS NULL)",
+        name="decided_exactly_once_answered",
+    ),
+    CheckConstraint(
+        f"NOT ({_among('state', frozenset({RequestState.BINDING, RequestState.GRANTED}))}) OR claim_id IS NOT NULL",
+        name="grant_names_its_claim",
+    ),
+    CheckConstraint(
+        f"(state = '{RequestState.REFUSED}') = (reason IS NOT NULL)", name="refusal_has_a_reason"
+    ),
+)
+
+passes = Table(
+    "passes",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("last_attempt_at", Instant),
+    Column("last_success_at", Instant),
+    Column("last_outcome", Text),
+    Column("last_detail", Text),
+    Column("last_duration_s", Float),
+    Column("last_actions", Integer),
+    Column("holder", Text),
+    Column("failures", Integer, nullable=False, server_default=text("0")),
+    Column("paused", Boolean(create_constraint=False), nullable=False, server_default=false()),
+    Column("paused_by", Text),
+)
+
+suspects = Table(
+    "suspects",
+    metadata,
+    Column("kind", Text, primary_key=True),
+    Column("subject", Text, primary_key=True),
+    Column("first_seen_at", Instant, nullable=False),
+    Column("last_seen_at", Instant, nullable=False),
+    Column("runs", Integer, nullable=False),
+    Column("detail", Text, nullable=False),
+)
+
+breakers = Table(
+    "breakers",
+    metadata,
+    Column("profile", Text, primary_key=True),
+    Column("failures", Integer, nullable=False),
+    Column("open_until", Instant),
+    Column("why", Text, nullable=False),
+)
+
+journal = Table(
+    "journal",
+    metadata,
+    Column("id", _Serial, primary_key=True, autoincrement=True),
+    Column("at", Instant, nullable=False),
+    Column("worker_id", Text, nullable=False),
+    Column("from_state", Text),
+    Column("to_state", Text, nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("org", Text),
+    Column("claim_id", Text),
+    Column("who", Text, nullable=False),
+    Column("why", Text, nullable=False),
+)
+
+
+def _partial(name: str, *columns: str, table: Table, where: str, unique: bool = False) -> Index:
+    condition = text(where)
+    return Index(
+        name,
+        *(table.c[c] for c in columns),
+        unique=unique,
+        postgresql_where=condition,
+        sqlite_where=condition,
+    )
+
+
+# The exact orders in which rows are taken, so that taking one costs the same at 1,000 and at 100,000.
+_partial("idle_in_claim_order", "profile", "ready_at", "id", table=workers, where=_when(State.IDLE))
+_partial(
+    "parked_in_claim_order",
+    "org",
+    "profile",
+    "hot_idle_since",
+    "id",
+    table=workers,
+    where=_when(State.HOT_IDLE),
+)
+_partial("parked_by_end", "hot_idle_until", "id", table=workers, where=_when(State.HOT_IDLE))
+_partial("live_by_state", "state", "state_since", "id", table=workers, where=_among("state", LIVE))
+_partial(
+    "leaving_busy", "id", table=workers, where=f"leaving_since IS NOT NULL AND ({_among('state', CLAIMED)})"
+)
+_partial("ended_by_age", "state_since", "id", table=workers, where=_among("state", TERMINAL))
+_partial("one_live_claim_a_worker", "worker_id", table=claims, where="ended_at IS NULL", unique=True)
+_partial("live_claims_by_lease", "lease_expires_at", "id", table=claims, where="ended_at IS NULL")
+_partial("live_claims_by_org", "org", table=claims, where="ended_at IS NULL")
+_partial("ended_claims_by_age", "ended_at", "id", table=claims, where="ended_at IS NOT NULL")
+_partial("releases_unfinished", "release_asked_at", table=claims,
+         where="ended_at IS NULL AND release_asked_at IS NOT NULL")  # fmt: skip
+_partial("waiting_in_order", "profile", "created_at", "pk", table=requests, where="state = 'waiting'")
+_partial("waiting_by_deadline", "deadline_at", table=requests, where="state = 'waiting'")
+_partial("waiting_by_org", "org", "profile", table=requests, where="state = 'waiting'")
+_partial(
+    "decided_unreplied", "decided_at", table=requests, where="decided_at IS NOT NULL AND replied_at IS NULL"
+)
+_partial("misses_unconsumed", "profile", "missed_at", table=requests,
+         where="missed_at IS NOT NULL AND miss_consumed_at IS NULL")  # fmt: skip
+Index("requests_by_claim", requests.c.claim_id)
+_partial("requests_by_age", "decided_at", "pk", table=requests, where="decided_at IS NOT NULL")
+Index("journal_by_worker", journal.c.worker_id, journal.c.id)
+Index("journal_by_age", journal.c.at)

@@ -1,0 +1,96 @@
+"""The SQL that differs between the two backends, once: instants, the database's clock, and arithmetic on it."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Dialect, Text, literal
+from sqlalchemy.dialects.postgresql import TIMESTAMP
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+SQLITE_FORMAT = "%Y-%m-%dT%H:%M:%fZ"
+PG_NOW = "(SELECT clock_timestamp() + make_interval(secs => shift_s) FROM clock)"
+SQLITE_NOW = f"(SELECT strftime('{SQLITE_FORMAT}', 'now', shift_s || ' seconds') FROM clock)"
+
+
+class Instant(TypeDecorator[datetime]):
+    """An aware datetime. On SQLite a text of fixed width in UTC, so that text order is time order."""
+
+    impl = TIMESTAMP(timezone=True)
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        return dialect.type_descriptor(
+            Text() if dialect.name == "sqlite" else TIMESTAMP(timezone=True)
+        )
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
+        if value is None or dialect.name != "sqlite":
+            return value
+        return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{value.microsecond // 1000:03d}Z"
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+        if value is None or dialect.name != "sqlite":
+            return None if value is None else value.astimezone(UTC)
+        return datetime.strptime(value, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC)
+
+
+class JsonText(TypeDecorator[Any]):
+    """JSON kept as text: the pool never looks inside it with SQL."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:  # noqa: ARG002
+        return None if value is None else json.dumps(value, separators=(",", ":"), sort_keys=True)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:  # noqa: ARG002
+        return None if value is None else json.loads(value)
+
+
+class now(ColumnElement[datetime]):  # noqa: N801 - reads as SQL
+    """The database's clock, which tests may shift (`clock.shift_s`). A scalar subquery, so that it is read once per
+    statement and an index can be searched with it."""
+
+    type = Instant()
+    inherit_cache = True
+
+
+@compiles(now, "postgresql")
+def _now_pg(element: now, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ARG001
+    return PG_NOW
+
+
+@compiles(now, "sqlite")
+def _now_sqlite(element: now, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ARG001
+    return SQLITE_NOW
+
+
+class plus(FunctionElement[datetime]):  # noqa: N801 - reads as SQL
+    """`plus(instant, seconds)`: an instant moved by seconds, either of which may be a column."""
+
+    type = Instant()
+    name = "plus"
+    inherit_cache = True
+
+
+def at(instant: datetime) -> ColumnElement[datetime]:
+    """An instant that was read from the database, given back to it."""
+    return literal(instant, Instant())
+
+
+@compiles(plus, "postgresql")
+def _plus_pg(element: plus, compiler: SQLCompiler, **kw: Any) -> str:
+    instant, seconds = (compiler.process(c, **kw) for c in element.clauses)
+    return f"({instant} + make_interval(secs => ({seconds})::float8))"
+
+
+@compiles(plus, "sqlite")
+def _plus_sqlite(element: plus, compiler: SQLCompiler, **kw: Any) -> str:
+    instant, seconds = (compiler.process(c, **kw) for c in element.clauses)
+    return f"strftime('{SQLITE_FORMAT}', {instant}, ({seconds}) || ' seconds')"

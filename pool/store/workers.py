@@ -1,0 +1,296 @@
+"""Workers: slots, fenced moves, and picking one. Every write names the state and the epoch it expects and reads its row
+count; a lost race is a value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Select, func, insert, or_, select, update
+
+from pool.ids import ClaimId, OrgId, ProfileName, WorkerId
+from pool.records import By, Held, Seen
+from pool.settings import Profile
+from pool.states import CLAIMABLE, CLAIMED, LIVE, Outcome, State
+from pool.store import rows
+from pool.store.engine import Tx
+from pool.store.schema import workers as W
+from pool.store.sql import now, plus
+
+_PARKING = {"hot_idle_since": None, "hot_idle_until": None, "parked_counted": False}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodFacts:
+    """What a row keeps of its pod."""
+
+    uid: str
+    endpoint: str = ""
+    node: str = ""
+
+    def columns(self) -> dict[str, Any]:
+        return {"pod_uid": self.uid, "endpoint": self.endpoint, "node": self.node or None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence:
+    """What a row must still be for a write to happen."""
+
+    worker_id: WorkerId
+    epoch: int
+    states: frozenset[State]
+
+    @classmethod
+    def on(cls, worker: Seen) -> Fence:
+        """Exactly as seen."""
+        return cls(worker_id=worker.id, epoch=worker.epoch, states=frozenset({worker.state}))
+
+
+def insert_slots(tx: Tx, profile: Profile, revision: str, ids: Sequence[WorkerId], by: By) -> None:
+    """New rows in `spawning`. The caller has moved the pool's counter in this same transaction."""
+    if not ids:
+        return
+    shape = {
+        "profile": profile.name,
+        "image": profile.image,
+        "revision": revision,
+        "cpu_millicores": profile.cpu_millicores,
+        "memory_mib": profile.memory_mib,
+        "grace_s": profile.grace_s,
+        "state": State.SPAWNING,
+        "moved_by": by.who,
+        "moved_why": by.why,
+    }
+    stamps = {"created_at": now(), "state_since": now(), "sent_at": now()}
+    tx.execute(insert(W).values([shape | stamps | {"id": i} for i in ids]))
+
+
+def move(tx: Tx, fence: Fence, to: State, by: By, **columns: Any) -> Outcome:
+    """One fenced move. Leaving `hot_idle` clears its clock."""
+    cleared = {} if to is State.HOT_IDLE else _PARKING
+    statement = (
+        update(W)
+        .where(W.c.id == fence.worker_id, W.c.epoch == fence.epoch, W.c.state.in_(sorted(fence.states)))
+        .values(state=to, state_since=now(), moved_by=by.who, moved_why=by.why, **cleared, **columns)
+    )
+    if tx.execute(statement).rowcount == 1:
+        return Outcome.MOVED
+    return Outcome.FENCED if get(tx, fence.worker_id) else Outcome.GONE
+
+
+def take(
+    tx: Tx, worker: Seen, to: State, held: Held, org: OrgId, by: By, pod: PodFacts | None = None
+) -> Outcome:
+    """A holder for a worker that has none: the epoch grows."""
+    facts = {} if pod is None else pod.columns() | {"ready_at": now()}
+    columns = {"epoch": held.epoch, "org": org, "claim_id": held.claim_id, "heartbeat_at": now()}
+    return move(tx, Fence.on(worker), to, by, **columns, **facts)
+
+
+def park(tx: Tx, worker: Seen, ttl_s: int, by: By, *, counted: bool) -> Outcome:
+    """Back without a holder, kept for its org until its time is over. Nothing ever refreshes that time."""
+    until = {"hot_idle_since": now(), "hot_idle_until": plus(now(), float(ttl_s)), "parked_counted": counted}
+    return move(tx, Fence.on(worker), State.HOT_IDLE, by, epoch=worker.epoch + 1, claim_id=None, **until)
+
+
+def leave(tx: Tx, worker: Seen, to: State, by: By) -> Outcome:
+    """Out of use, with or without a holder before."""
+    columns = {"epoch": worker.epoch + 1, "claim_id": None} if worker.claim_id else {}
+    return move(tx, Fence.on(worker), to, by, **columns)
+
+
+def ready(tx: Tx, worker: Seen, pod: PodFacts, by: By) -> Outcome:
+    """A slot whose pod is ready, for nobody yet."""
+    return move(tx, Fence.on(worker), State.IDLE, by, ready_at=now(), **pod.columns())
+
+
+def beat(tx: Tx, held: Held) -> Outcome:
+    """Its activation is alive."""
+    fence = Fence(worker_id=held.worker_id, epoch=held.epoch, states=frozenset({State.ACTIVATING, State.HOT}))
+    return note(tx, fence, heartbeat_at=now())
+
+
+def is_silent(tx: Tx, worker_id: WorkerId, *, for_s: float) -> bool:
+    """Whether nobody has said for so long that he is at work on it."""
+    old = or_(W.c.heartbeat_at.is_(None), W.c.heartbeat_at <= plus(now(), -for_s))
+    return tx.execute(select(W.c.id).where(W.c.id == worker_id, old)).first() is not None
+
+
+def sent_again(tx: Tx, worker: Seen) -> Outcome:
+    """Its task was sent once more; the next time is a budget away."""
+    return note(tx, Fence.on(worker), sent_at=now())
+
+
+def has_pod(tx: Tx, worker: Seen, pod: PodFacts) -> Outcome:
+    """Confirmation that the slot's pod was made."""
+    return note(tx, Fence.on(worker), pod_uid=pod.uid, node=pod.node or None)
+
+
+def note(tx: Tx, fence: Fence, **columns: Any) -> Outcome:
+    """A fenced write that is not a move: heartbeat, pod identity, resend."""
+    statement = (
+        update(W)
+        .where(W.c.id == fence.worker_id, W.c.epoch == fence.epoch, W.c.state.in_(sorted(fence.states)))
+        .values(**columns)
+    )
+    return Outcome.MOVED if tx.execute(statement).rowcount == 1 else Outcome.FENCED
+
+
+def mark_leaving(tx: Tx, worker_id: WorkerId, by: By) -> Outcome:
+    """A claimed worker that must leave stays where it is; when its claim ends it drains. Marked once."""
+    statement = (
+        update(W)
+        .where(W.c.id == worker_id, W.c.leaving_since.is_(None), W.c.state.in_(sorted(CLAIMED)))
+        .values(leaving_since=now(), leaving_why=by.why, moved_by=by.who, moved_why=f"leaving: {by.why}")
+    )
+    return Outcome.MOVED if tx.execute(statement).rowcount == 1 else Outcome.FENCED
+
+
+def get(tx: Tx, worker_id: WorkerId) -> Seen | None:
+    row = tx.execute(select(W).where(W.c.id == worker_id)).one_or_none()
+    return None if row is None else rows.seen(row)
+
+
+def get_many(tx: Tx, worker_ids: Iterable[WorkerId]) -> dict[WorkerId, Seen]:
+    found = tx.execute(select(W).where(W.c.id.in_(list(worker_ids))))
+    return {s.id: s for s in map(rows.seen, found)}
+
+
+def leaving_of(tx: Tx, claim_ids: Iterable[ClaimId]) -> dict[ClaimId, str]:
+    """Which of these claims' workers must leave, and why."""
+    statement = select(W.c.claim_id, W.c.leaving_why).where(
+        W.c.leaving_since.is_not(None), W.c.state.in_(sorted(CLAIMED))
+    )
+    wanted = set(claim_ids)
+    return {c: why or "" for c, why in tx.execute(statement) if c in wanted}
+
+
+def get_for_update(tx: Tx, worker_id: WorkerId) -> Seen | None:
+    row = tx.execute(select(W).where(W.c.id == worker_id).with_for_update()).one_or_none()
+    return None if row is None else rows.seen(row)
+
+
+def pick_parked(tx: Tx, org: OrgId, profile: ProfileName) -> Seen | None:
+    """The org's own parked worker, the one parked last; locked, and skipped by others."""
+    statement = (
+        select(W)
+        .where(W.c.state == State.HOT_IDLE, W.c.org == org, W.c.profile == profile)
+        .order_by(W.c.hot_idle_since.desc(), W.c.id.desc())
+    )
+    return _first(tx, statement)
+
+
+def pick_idle(tx: Tx, profile: ProfileName) -> Seen | None:
+    """The idle worker that has been ready longest; locked, and skipped by others."""
+    statement = (
+        select(W).where(W.c.state == State.IDLE, W.c.profile == profile).order_by(W.c.ready_at, W.c.id)
+    )
+    return _first(tx, statement)
+
+
+def live(tx: Tx, *, states: frozenset[State] = LIVE, profile: ProfileName | None = None) -> list[Seen]:
+    """Rows in these states, oldest in their state first."""
+    statement = select(W).where(W.c.state.in_(sorted(states))).order_by(W.c.state_since, W.c.id)
+    if profile is not None:
+        statement = statement.where(W.c.profile == profile)
+    return [rows.seen(r) for r in tx.execute(statement)]
+
+
+def in_state(tx: Tx, state: State, *, older_than_s: float = 0, limit: int) -> list[Seen]:
+    """At most `limit` rows that have been in one state for so long, longest first."""
+    statement = (
+        select(W)
+        .where(W.c.state == state, W.c.state_since <= plus(now(), -float(older_than_s)))
+        .order_by(W.c.state_since, W.c.id)
+        .limit(limit)
+    )
+    return [rows.seen(r) for r in tx.execute(statement)]
+
+
+def older_than(tx: Tx, seconds: float, *, limit: int) -> list[Seen]:
+    """Ready and unclaimed workers of this age, oldest first."""
+    statement = (
+        select(W)
+        .where(W.c.state.in_(sorted(CLAIMABLE)), W.c.created_at <= plus(now(), -float(seconds)))
+        .order_by(W.c.created_at, W.c.id)
+        .limit(limit)
+    )
+    return [rows.seen(r) for r in tx.execute(statement)]
+
+
+def parked_past_end(tx: Tx, *, limit: int) -> list[Seen]:
+    """Parked workers whose time is over, longest overdue first."""
+    statement = (
+        select(W)
+        .where(W.c.state == State.HOT_IDLE, W.c.hot_idle_until <= now())
+        .order_by(W.c.hot_idle_until, W.c.id)
+        .limit(limit)
+    )
+    return [rows.seen(r) for r in tx.execute(statement)]
+
+
+def oldest_parked(tx: Tx, org: OrgId, *, limit: int) -> list[Seen]:
+    """An org's parked workers, the one parked first first."""
+    statement = (
+        select(W)
+        .where(W.c.state == State.HOT_IDLE, W.c.org == org)
+        .order_by(W.c.hot_idle_since, W.c.id)
+        .limit(limit)
+    )
+    return [rows.seen(r) for r in tx.execute(statement)]
+
+
+def idle_since(tx: Tx, profile: ProfileName, *, older_than_s: float, limit: int) -> list[Seen]:
+    """Idle workers that have waited so long, the longest first: the tail that surplus is taken from."""
+    statement = (
+        select(W)
+        .where(W.c.state == State.IDLE, W.c.profile == profile, W.c.ready_at <= plus(now(), -older_than_s))
+        .order_by(W.c.ready_at, W.c.id)
+        .limit(limit)
+    )
+    return [rows.seen(r) for r in tx.execute(statement)]
+
+
+def unsent_slots(tx: Tx, *, older_than_s: float, limit: int) -> list[Seen]:
+    """Slots without a pod whose task was sent longer ago than its budget: it got lost."""
+    statement = (
+        select(W)
+        .where(W.c.state == State.SPAWNING, W.c.pod_uid.is_(None), W.c.sent_at <= plus(now(), -older_than_s))
+        .order_by(W.c.sent_at, W.c.id)
+        .limit(limit)
+    )
+    return [rows.seen(r) for r in tx.execute(statement)]
+
+
+def counts(tx: Tx) -> dict[tuple[ProfileName, State], int]:
+    """Live rows by profile and state."""
+    statement = (
+        select(W.c.profile, W.c.state, func.count())
+        .where(W.c.state.in_(sorted(LIVE)))
+        .group_by(W.c.profile, W.c.state)
+    )
+    return {(ProfileName(p), State(s)): n for p, s, n in tx.execute(statement)}
+
+
+def count(tx: Tx, profile: ProfileName, state: State) -> int:
+    statement = select(func.count()).where(W.c.profile == profile, W.c.state == state)
+    return int(tx.execute(statement).scalar_one())
+
+
+def ids_in_state(tx: Tx, profile: ProfileName, state: State) -> list[WorkerId]:
+    statement = select(W.c.id).where(W.c.profile == profile, W.c.state == state)
+    return [WorkerId(i) for (i,) in tx.execute(statement)]
+
+
+def count_young_slots(tx: Tx, profile: ProfileName, *, younger_than_s: float) -> int:
+    """Slots that may still become workers."""
+    statement = select(func.count()).where(
+        W.c.profile == profile, W.c.state == State.SPAWNING, W.c.state_since > plus(now(), -younger_than_s)
+    )
+    return int(tx.execute(statement).scalar_one())
+
+
+def _first(tx: Tx, statement: Select[Any]) -> Seen | None:
+    row = tx.execute(statement.limit(1).with_for_update(skip_locked=True)).one_or_none()
+    return None if row is None else rows.seen(row)

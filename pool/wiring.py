@@ -1,0 +1,73 @@
+"""The only place where adapters are built."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+from redis import Redis
+
+from pool import config
+from pool.clock import SystemClock
+from pool.deps import Broker, Deps
+from pool.drivers.port import Driver
+from pool.errors import ConfigInvalid
+from pool.ids import OrgId, RandomIds
+from pool.locks import RedisLocks
+from pool.metrics import Metrics
+from pool.settings import Settings, nesting_problems
+from pool.store import Store, connect, migrations, orgs
+from pool.workerapi import HttpWorkerApi
+
+_REDIS_TIMEOUT_S = 2.0
+
+
+def build(settings: Settings, *, broker: Broker, role: str, threads: int = 10) -> Deps:
+    """Everything that one process of this role needs. Asserts the time budgets and the schema first; opens nothing else yet."""
+    if problems := nesting_problems(settings.pool):
+        raise ConfigInvalid(problems)
+    clock, ids = SystemClock(), RandomIds()
+    who = f"{role}@{socket.gethostname()}:{os.getpid()}"
+    store = open_store(settings, connections=threads + 5)
+    migrations.assert_current(store)
+    redis = Redis.from_url(
+        config.broker_url(settings), socket_timeout=_REDIS_TIMEOUT_S, socket_connect_timeout=_REDIS_TIMEOUT_S
+    )
+    return Deps(
+        store=store,
+        broker=broker,
+        locks=RedisLocks(redis, clock=clock, ids=ids, who=who),
+        worker_api=HttpWorkerApi(),
+        clock=clock,
+        ids=ids,
+        metrics=Metrics(),
+        settings=settings,
+        master_key=config.master_key(settings),
+        who=who,
+        make_driver=lambda: build_driver(settings),
+    )
+
+
+def open_store(settings: Settings, *, connections: int = 5) -> Store:
+    """The store alone, for commands that only look."""
+    return connect(
+        config.database_url(settings), call_timeout_s=settings.pool.call_timeout_s, connections=connections
+    )
+
+
+def build_driver(settings: Settings) -> Driver:
+    """What makes pods, by the setting of that name."""
+    if settings.pool.driver != "local":
+        raise ConfigInvalid([f"driver {settings.pool.driver!r} is not available here: use local"])
+    from pool.drivers.local.driver import LocalDriver
+
+    root: Path = config.data_dir(settings) / "local"
+    return LocalDriver(root, clock=SystemClock(), call_timeout_s=settings.pool.call_timeout_s)
+
+
+def seed(settings: Settings, store: Store) -> None:
+    """The file's orgs, where the table has none of that name."""
+    with store.write() as tx:
+        for name, defaults in settings.orgs.items():
+            orgs.seed(tx, OrgId(name), defaults)

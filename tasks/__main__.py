@@ -1,0 +1,39 @@
+"""`python -m tasks worker ROLE | beat | flower PORT`: Celery as the process itself, so that it gets the signals."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def main(arguments: list[str]) -> None:
+    """Run one component; ends with Celery's exit code."""
+    what, *rest = arguments
+    if what == "worker":
+        os.environ["WARMPOOL_RUN_ROLE"] = rest[0]
+    from tasks.app import app
+    from tasks.reporting import set_up_logging
+
+    if what == "worker":
+        app.worker_main(_worker(rest[0], threads=app.threads, events=app.settings.pool.events))
+    elif what == "beat":
+        set_up_logging()
+        app.Beat(loglevel="INFO", quiet=True, schedule="").run()
+    elif what == "flower":
+        app.start(_flower(int(rest[0])))
+    else:
+        sys.exit(f"unknown component {what!r}")
+
+
+def _worker(role: str, *, threads: int, events: bool) -> list[str]:
+    options = ["-Q", role, "-P", "threads", "-c", str(threads), "-n", f"{role}@%h", "-l", "INFO"]
+    return ["worker", *options, "--without-gossip", "--without-mingle", *(["-E"] if events else [])]
+
+
+def _flower(port: int) -> list[str]:
+    limits = ["--max_tasks=10000", "--purge_offline_workers=60", "--persistent=False"]
+    return ["flower", "--address=127.0.0.1", f"--port={port}", *limits]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

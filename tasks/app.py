@@ -1,0 +1,72 @@
+"""The Celery app: `celery -A tasks.app` works, `warmpool worker ROLE` is how it is meant to be run. Reads no configuration and opens no
+connection before it is used."""
+
+from __future__ import annotations
+
+import os
+import threading
+from functools import cached_property
+from typing import Any
+
+from celery import Celery
+
+from pool import config, wiring
+from pool.clock import SystemClock
+from pool.deps import Deps
+from pool.ids import RequestPk
+from pool.settings import Settings
+from pool.store import requests
+from tasks.background import Gathering, Timers
+from tasks.broker import CeleryBroker
+from tasks.options import celery_options
+
+_MARKS_WITHIN_S = 0.2
+
+
+class WarmpoolApp(Celery):
+    """A Celery app with the pool behind it. One of each per process, made at first use."""
+
+    role = os.environ.get("WARMPOOL_RUN_ROLE", "app")
+
+    @property
+    def threads(self) -> int:
+        """Threads that may want a connection at once."""
+        return int(getattr(self.settings.pool, f"{self.role}_threads", 5))
+
+    @cached_property
+    def settings(self) -> Settings:
+        return config.load()
+
+    @cached_property
+    def stopping(self) -> threading.Event:
+        """Set when the process was told to end: nothing new is begun."""
+        return threading.Event()
+
+    @cached_property
+    def timers(self) -> Timers:
+        return Timers(SystemClock())
+
+    @cached_property
+    def pool_broker(self) -> CeleryBroker:
+        return CeleryBroker(self, self.timers)
+
+    @cached_property
+    def deps(self) -> Deps:
+        return wiring.build(self.settings, broker=self.pool_broker, role=self.role, threads=self.threads)
+
+    @cached_property
+    def delivered(self) -> Gathering:
+        """Requests whose answers have been delivered, marked together."""
+        return Gathering(self.timers, _MARKS_WITHIN_S, self._mark)
+
+    def _mark(self, pks: list[Any]) -> None:
+        with self.deps.store.write() as tx:
+            requests.mark_replied(tx, [RequestPk(pk) for pk in pks])
+
+
+app = WarmpoolApp("warmpool", include=["tasks.claims", "tasks.fleet", "tasks.passes", "tasks.serving"])
+
+
+@app.on_configure.connect
+def _configure(sender: WarmpoolApp, **_: Any) -> None:
+    sender.config_from_object(celery_options(sender.settings))

@@ -1,0 +1,51 @@
+"""What the pool asks of itself for one worker. A failure is logged and left to a pass: the table knows what is missing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import structlog
+
+from pool import activating, retiring, spawning, stamping
+from pool.errors import Transient
+from pool.ids import ClaimId, WorkerId
+from pool.records import Held
+from tasks.app import app
+from tasks.options import INTERNAL
+
+log = structlog.get_logger(__name__)
+
+
+@app.task(name="pool.spawn", autoretry_for=(), **INTERNAL)
+def spawn(worker_id: str) -> str:
+    """Give a slot its pod."""
+    if app.stopping.is_set():
+        return "stopping"
+    return str(_left_to_the_pass(lambda: spawning.spawn(app.deps, WorkerId(worker_id))))
+
+
+@app.task(name="pool.retire", **INTERNAL)
+def retire(worker_id: str) -> str:
+    """Delete the pod of a draining worker."""
+    return str(_left_to_the_pass(lambda: retiring.retire(app.deps, WorkerId(worker_id))))
+
+
+@app.task(name="pool.activate", **INTERNAL)
+def activate(worker_id: str, claim_id: str, epoch: int) -> str:
+    """Make a reserved worker hot for its claim."""
+    held = Held(worker_id=WorkerId(worker_id), claim_id=ClaimId(claim_id), epoch=epoch)
+    return str(_left_to_the_pass(lambda: activating.activate(app.deps, held)))
+
+
+@app.task(name="pool.stamp", **INTERNAL)
+def stamp(worker_id: str) -> str:
+    """Make a pod's metadata say what its row says."""
+    return str(_left_to_the_pass(lambda: stamping.stamp(app.deps, WorkerId(worker_id))))
+
+
+def _left_to_the_pass(call: Any) -> Any:
+    try:
+        return call()
+    except Transient as exc:
+        log.warning("left_to_the_pass", cause=str(exc))
+        return "transient"

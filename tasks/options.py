@@ -1,0 +1,73 @@
+"""Celery's settings, from ours. JSON only, thread pools, late acknowledgement: every task may be repeated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kombu import Exchange, Queue
+
+from beat_schedule import beat_schedule
+from pool import config
+from pool.passes.periods import PERIODS_S
+from pool.settings import Settings
+
+ROUTES = {
+    "pool.acquire": "acquire",
+    "pool.renew": "acquire",
+    "pool.release": "acquire",
+    "pool.cancel": "acquire",
+    "pool.canary": "acquire",
+    "pool.spawn": "fleet",
+    "pool.retire": "fleet",
+    "pool.activate": "bind",
+    "pool.stamp": "bind",
+    "pool.refill": "passes",
+    **{f"pool.{name}": "passes" for name in PERIODS_S},
+}
+QUEUES = ("acquire", "fleet", "bind", "passes")
+
+# Two option sets: what callers wait for, and what the pool asks of itself.
+CALLER_FACING: dict[str, Any] = {"typing": False, "acks_late": True}
+INTERNAL: dict[str, Any] = {"ignore_result": True, "acks_late": True}
+
+
+def celery_options(settings: Settings) -> dict[str, Any]:
+    """The whole configuration of the app."""
+    url, pool = config.broker_url(settings), settings.pool
+    return {
+        "broker_url": url,
+        "result_backend": f"tasks.replies:ReplyBackend+{url}",
+        "result_expires": pool.result_expires_s,
+        "task_serializer": "json",
+        "result_serializer": "json",
+        "accept_content": ["json"],
+        "task_queues": [Queue(name, Exchange(name), routing_key=name) for name in QUEUES],
+        "task_default_queue": "acquire",
+        "task_create_missing_queues": False,
+        "task_routes": {task: {"queue": queue} for task, queue in ROUTES.items()},
+        "task_acks_late": True,
+        "task_send_sent_event": False,
+        "task_track_started": False,
+        "worker_send_task_events": pool.events,
+        "worker_prefetch_multiplier": 1,
+        "worker_hijack_root_logger": False,
+        "worker_redirect_stdouts": False,
+        "worker_cancel_long_running_tasks_on_connection_loss": False,
+        "broker_connection_retry_on_startup": True,
+        "broker_connection_max_retries": None,
+        "broker_transport_options": {
+            "visibility_timeout": pool.visibility_timeout_s,
+            "unacked_restore_interval": 5,
+            "unacked_restore_throttle": 1,
+            "socket_keepalive": True,
+            "socket_connect_timeout": 5,
+        },
+        "redis_socket_connect_timeout": 5,
+        "redis_socket_timeout": 10,
+        "redis_retry_on_timeout": True,
+        "result_backend_transport_options": {"retry_policy": {"timeout": 5.0}},
+        "beat_schedule": beat_schedule,
+        "beat_scheduler": "tasks.beating:ReportingScheduler",
+        "beat_max_loop_interval": 2,
+        "timezone": "UTC",
+    }

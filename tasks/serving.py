@@ -1,0 +1,104 @@
+"""What a worker process does beside its tasks: follows the cluster, says that it is well, and ends in order. It touches no pod when it
+starts or stops: nobody owns pods, the table does."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import structlog
+from celery import bootsteps, signals
+
+from pool import observing
+from pool.errors import Transient
+from tasks.app import app
+from tasks.reporting import set_up_logging, touch
+
+log = structlog.get_logger(__name__)
+
+_BEAT_S = 2.0
+_threads: list[threading.Thread] = []
+
+
+class Liveness(bootsteps.StartStopStep):
+    """Touches the ready file from the consumer's own loop, so that a stalled consumer shows. While the broker is away the loop stands
+    still by design; then a thread touches it."""
+
+    def __init__(self, parent: Any, **kwargs: Any) -> None:
+        super().__init__(parent, **kwargs)
+        self._connected = threading.Event()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, parent: Any) -> None:
+        """Called anew after every reconnection, since the loop's timers are cleared then."""
+        self._connected.set()
+        touch()
+        parent.timer.call_repeatedly(_BEAT_S, touch)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._while_away, name="liveness", daemon=True)
+            self._thread.start()
+
+    def stop(self, parent: Any) -> None:  # noqa: ARG002
+        self._connected.clear()
+
+    def shutdown(self, parent: Any) -> None:  # noqa: ARG002
+        self._connected.clear()
+
+    def _while_away(self) -> None:
+        while not self._ended.wait(_BEAT_S):
+            if not self._connected.is_set():
+                touch()
+
+
+app.steps["consumer"].add(Liveness)
+
+
+@signals.setup_logging.connect
+def _logging(**_: Any) -> None:
+    set_up_logging()
+
+
+@signals.worker_init.connect
+def _started(**_: Any) -> None:
+    deps = app.deps
+    log.info("worker_starting", role=app.role, who=deps.who)
+    if app.role == "fleet":
+        _begin("observer", lambda: observing.follow(deps, app.stopping))
+    elif app.role == "passes":
+        _begin("pod cache", _keep_cache)
+
+
+@signals.worker_shutting_down.connect
+def _told_to_end(sig: Any = None, how: Any = None, exitcode: Any = None, **_: Any) -> None:
+    log.info("worker_stopping", role=app.role, signal=sig, how=str(how), exit_code=exitcode)
+    app.stopping.set()
+
+
+@signals.worker_shutdown.connect
+def _ended(**_: Any) -> None:
+    app.stopping.set()
+    for thread in _threads:
+        thread.join(timeout=5)
+    app.delivered.flush()
+    app.pool_broker.close()
+    app.deps.close()
+    log.info("worker_stopped", role=app.role)
+
+
+def _begin(name: str, target: Any) -> None:
+    thread = threading.Thread(target=target, name=name, daemon=True)
+    thread.start()
+    _threads.append(thread)
+
+
+def _keep_cache() -> None:
+    """Passes read the driver's cache; following the watch is what keeps it fresh."""
+    deps = app.deps
+    while not app.stopping.is_set():
+        try:
+            for _ in deps.driver.watch(app.stopping):
+                pass
+        except Transient as exc:
+            log.warning("watch_interrupted", cause=str(exc))
+            deps.clock.wait(app.stopping, 1.0)

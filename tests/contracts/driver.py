@@ -1,0 +1,440 @@
+"""`pool.drivers.port` as a test suite. A tier runs it by giving a `ground` fixture; nothing here knows files, pids or a cluster.
+
+class TestMyDriver(DriverContract):
+    @pytest.fixture
+    def ground(self) -> Iterator[Ground]: ...
+"""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol, TypeVar
+
+import pytest
+
+from pool.drivers.port import (
+    LABEL_BUSY,
+    LABEL_WORKER,
+    NOTE_CLAIM,
+    NOTE_EPOCH,
+    NOTE_ORG,
+    NOTE_REVISION,
+    Driver,
+    Gone,
+    Phase,
+    Pod,
+    PodSpec,
+    Role,
+    Stamp,
+    StampResult,
+    Word,
+)
+from pool.errors import Refused, Transient
+from tests.support.waiting import eventually
+
+T = TypeVar("T", Pod, Gone)
+
+NOBODY = Stamp(org=None, claim_id=None, epoch=0, busy=False)
+HELD = Stamp(org="acme", claim_id="c-1", epoch=1, busy=True)
+PARKED = Stamp(org="acme", claim_id=None, epoch=2, busy=False)
+
+
+class Ground(Protocol):
+    """Where a driver stands: what a test must be able to do to pods behind the driver's back."""
+
+    def driver(self) -> Driver:
+        """Another driver on the same ground, as another replica would have."""
+
+    def spec(self, name: str = "w-one", *, role: Role = Role.WORKER) -> PodSpec:
+        """A pod that can be made here; its grace is long."""
+
+    def make_ready(self, pod: Pod) -> Pod:
+        """Let the pod come to life; the pod as it then is."""
+
+    def make_busy(self, pod: Pod) -> None:
+        """Let somebody open a session on it; told to end, it stays until that session is over."""
+
+    def make_unused(self, pod: Pod) -> None:
+        """Let that session be over, and a pod that was told to end go."""
+
+    def make_container_die(self, pod: Pod) -> None:
+        """Kill its container, with nobody having asked for its end."""
+
+    def make_unaskable(self, pod: Pod) -> None:
+        """Let its container run and answer nothing."""
+
+    def lose_companions(self, name: str) -> None:
+        """Take away a pod's companions."""
+
+    def leave_companions(self, name: str) -> None:
+        """Leave companions of a pod that does not exist."""
+
+    def grace_left_s(self, pod: Pod) -> float:
+        """How long a pod that was told to end may still take."""
+
+    def unreachable(self) -> AbstractContextManager[None]:
+        """While inside, nothing can be read."""
+
+
+class Watcher:
+    """Follows a driver's watch in a thread of its own."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._stop = threading.Event()
+        self._told: queue.SimpleQueue[Pod | Gone] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._follow, args=(driver,))
+
+    def wait_for(self, wanted: type[T], name: str, **traits: object) -> T:
+        """The next thing told of that name that is so; what was told before it is passed over."""
+        while True:
+            event = self._told.get(timeout=10)
+            if not isinstance(event, wanted) or event.name != name:
+                continue
+            if all(getattr(event, trait) == value for trait, value in traits.items()):
+                return event
+
+    def _follow(self, driver: Driver) -> None:
+        for event in driver.watch(self._stop):
+            self._told.put(event)
+
+    def __enter__(self) -> Watcher:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop.set()
+        self._thread.join(timeout=10)
+        assert not self._thread.is_alive(), "a watch goes on after it was told to stop"
+
+
+class DriverContract:
+    """What every driver promises."""
+
+    @pytest.fixture
+    def driver(self, ground: Ground) -> Iterator[Driver]:
+        with _closing(ground.driver()) as driver:
+            yield driver
+
+    @pytest.fixture
+    def other(self, ground: Ground) -> Iterator[Driver]:
+        """Another replica's driver."""
+        with _closing(ground.driver()) as driver:
+            yield driver
+
+    @pytest.fixture
+    def ready(self, ground: Ground, driver: Driver) -> Pod:
+        """A pod that could be handed out."""
+        return ground.make_ready(driver.create(ground.spec()))
+
+    # Making
+
+    def test_a_created_pod_is_seen_by_every_replica(
+        self, ground: Ground, driver: Driver, other: Driver
+    ) -> None:
+        made = driver.create(ground.spec())
+        assert made.name == "w-one"
+        assert made.uid
+        seen = other.read("w-one")
+        assert seen is not None
+        assert seen.uid == made.uid
+        assert [pod.uid for pod in other.list().pods] == [made.uid]
+
+    def test_a_created_pod_says_what_it_was_made_from(self, ground: Ground, driver: Driver) -> None:
+        spec = ground.spec()
+        pod = driver.create(spec)
+        assert pod.labels[LABEL_WORKER] == spec.name
+        assert (pod.profile, pod.image, pod.role) == (spec.profile, spec.image, Role.WORKER)
+        assert pod.annotations[NOTE_REVISION] == spec.revision
+
+    def test_a_created_pod_says_that_nobody_holds_it(self, ground: Ground, driver: Driver) -> None:
+        pod = driver.create(ground.spec())
+        assert pod.says(NOBODY)
+        assert not pod.ever_stamped
+
+    def test_creating_twice_makes_one_pod(self, ground: Ground, driver: Driver, other: Driver) -> None:
+        assert other.create(ground.spec()).uid == driver.create(ground.spec()).uid
+        assert len(driver.list().pods) == 1
+
+    def test_creating_at_once_makes_one_pod(self, ground: Ground, driver: Driver, other: Driver) -> None:
+        with ThreadPoolExecutor(8) as threads:
+            pods = list(threads.map(lambda d: d.create(ground.spec()), [driver, other] * 4))
+        assert len({pod.uid for pod in pods}) == 1
+        assert len(driver.list().pods) == 1
+
+    def test_creating_again_does_not_undo_a_stamp(self, ground: Ground, driver: Driver, ready: Pod) -> None:
+        assert driver.stamp(ready, HELD) is StampResult.WRITTEN
+        assert driver.create(ground.spec()).says(HELD)
+
+    def test_creating_again_restores_lost_companions(self, ground: Ground, driver: Driver) -> None:
+        driver.create(ground.spec())
+        assert driver.companions() == ("w-one",)
+        ground.lose_companions("w-one")
+        assert driver.companions() == ()
+        driver.create(ground.spec())
+        assert driver.companions() == ("w-one",)
+
+    def test_a_name_that_no_pod_can_have_is_refused(self, ground: Ground, driver: Driver) -> None:
+        with pytest.raises(Refused):
+            driver.create(ground.spec("../W_one"))
+        assert driver.list().pods == ()
+
+    def test_a_ready_pod_is_usable_at_its_endpoint(self, ready: Pod) -> None:
+        assert ready.usable
+        assert ready.phase is Phase.RUNNING
+        assert ready.endpoint.startswith("http://")
+        assert ready.exit_code is None
+
+    def test_a_placeholder_says_that_it_is_one(self, ground: Ground, driver: Driver) -> None:
+        driver.create(ground.spec("p-one", role=Role.PLACEHOLDER))
+        assert [pod.role for pod in driver.list().pods] == [Role.PLACEHOLDER]
+
+    # Ending
+
+    def test_a_deleted_pod_goes_with_its_companions(self, ground: Ground, driver: Driver, ready: Pod) -> None:
+        driver.delete(ready.name, ready.uid)
+        ground.make_unused(ready)
+        eventually(lambda: driver.read(ready.name) is None)
+        assert driver.list().pods == ()
+        eventually(lambda: driver.companions() == ())
+
+    def test_a_pod_that_was_never_ready_can_be_deleted(self, ground: Ground, driver: Driver) -> None:
+        pod = driver.create(ground.spec())
+        driver.delete(pod.name, pod.uid, grace_s=0)
+        eventually(lambda: driver.list().pods == ())
+
+    def test_delete_with_other_uid_touches_nothing(self, driver: Driver, ready: Pod) -> None:
+        driver.delete(ready.name, "another-uid", grace_s=0)
+        pod = driver.read(ready.name)
+        assert pod is not None
+        assert pod.usable
+        assert pod.version == ready.version
+
+    def test_delete_without_uid_takes_whatever_has_that_name(self, driver: Driver, ready: Pod) -> None:
+        driver.delete(ready.name, "", grace_s=0)
+        eventually(lambda: driver.read(ready.name) is None)
+
+    def test_deleting_what_is_not_there_is_success(self, driver: Driver) -> None:
+        driver.delete("w-never", "some-uid")
+        driver.delete("w-never", "")
+        assert driver.list().pods == ()
+
+    def test_a_busy_pod_stays_terminating_until_it_is_done(
+        self, ground: Ground, driver: Driver, other: Driver, ready: Pod
+    ) -> None:
+        ground.make_busy(ready)
+        driver.delete(ready.name, ready.uid)
+        pod = other.read(ready.name)
+        assert pod is not None
+        assert pod.terminating
+        assert not pod.usable
+        assert other.word(pod) is Word.BUSY
+        ground.make_unused(ready)
+        eventually(lambda: other.read(ready.name) is None)
+
+    def test_repeating_a_delete_never_lengthens_the_grace(
+        self, ground: Ground, driver: Driver, ready: Pod
+    ) -> None:
+        ground.make_busy(ready)
+        driver.delete(ready.name, ready.uid, grace_s=60)
+        driver.delete(ready.name, ready.uid, grace_s=900)
+        driver.delete(ready.name, ready.uid)
+        assert 0 < ground.grace_left_s(ready) <= 60
+
+    def test_repeating_a_delete_may_shorten_the_grace(
+        self, ground: Ground, driver: Driver, ready: Pod
+    ) -> None:
+        ground.make_busy(ready)
+        driver.delete(ready.name, ready.uid)
+        driver.delete(ready.name, ready.uid, grace_s=0)
+        eventually(lambda: driver.read(ready.name) is None)
+
+    def test_a_pod_made_again_is_another_one(self, ground: Ground, driver: Driver, ready: Pod) -> None:
+        driver.delete(ready.name, ready.uid, grace_s=0)
+        eventually(lambda: driver.read(ready.name) is None)
+        again = driver.create(ground.spec())
+        assert again.uid != ready.uid
+        driver.delete(ready.name, ready.uid, grace_s=0)
+        assert driver.stamp(ready, HELD) is StampResult.GONE
+        seen = driver.read(again.name)
+        assert seen is not None
+        assert not seen.terminating
+        assert seen.says(NOBODY)
+
+    def test_a_dead_container_is_an_ended_pod_until_deleted(
+        self, ground: Ground, driver: Driver, other: Driver, ready: Pod
+    ) -> None:
+        ground.make_container_die(ready)
+        ended = eventually(lambda: _read_if(other, ready.name, Phase.ENDED))
+        assert ended is not None
+        assert not ended.usable
+        assert not ended.terminating
+        assert ended.trouble
+        assert ended.uid == ready.uid
+        assert other.word(ready) is Word.UNUSED
+        assert driver.create(ground.spec()).uid == ready.uid
+        driver.delete(ready.name, ready.uid)
+        eventually(lambda: other.read(ready.name) is None)
+
+    def test_closing_a_driver_leaves_its_pods(self, ground: Ground, other: Driver) -> None:
+        with _closing(ground.driver()) as driver:
+            pod = ground.make_ready(driver.create(ground.spec()))
+        seen = other.read(pod.name)
+        assert seen is not None
+        assert seen.usable
+
+    # Stamping
+
+    def test_a_stamp_is_seen_by_every_replica(self, driver: Driver, other: Driver, ready: Pod) -> None:
+        assert driver.stamp(ready, HELD) is StampResult.WRITTEN
+        seen = other.read(ready.name)
+        assert seen is not None
+        assert seen.says(HELD)
+        assert seen.ever_stamped
+        assert seen.labels[LABEL_BUSY] == "true"
+        assert seen.labels[LABEL_WORKER] == ready.name
+        assert seen.version != ready.version
+
+    def test_a_stamp_upon_an_old_version_conflicts(self, driver: Driver, other: Driver, ready: Pod) -> None:
+        assert driver.stamp(ready, HELD) is StampResult.WRITTEN
+        assert other.stamp(ready, PARKED) is StampResult.CONFLICT
+        seen = other.read(ready.name)
+        assert seen is not None
+        assert seen.says(HELD)
+
+    def test_a_released_pod_still_says_whose_it_was(self, driver: Driver, ready: Pod) -> None:
+        driver.stamp(ready, HELD)
+        held = driver.read(ready.name)
+        assert held is not None
+        assert driver.stamp(held, Stamp(org=None, claim_id=None, epoch=2, busy=False)) is StampResult.WRITTEN
+        seen = driver.read(ready.name)
+        assert seen is not None
+        assert seen.annotations[NOTE_ORG] == "acme"
+        assert seen.annotations[NOTE_EPOCH] == "2"
+        assert NOTE_CLAIM not in seen.annotations
+
+    def test_stamping_what_a_pod_says_writes_nothing(self, driver: Driver, ready: Pod) -> None:
+        assert driver.stamp(ready, NOBODY) is StampResult.WRITTEN
+        seen = driver.read(ready.name)
+        assert seen is not None
+        assert seen.version == ready.version
+
+    def test_a_terminating_pod_is_not_stamped(self, ground: Ground, driver: Driver, ready: Pod) -> None:
+        ground.make_busy(ready)
+        driver.delete(ready.name, ready.uid)
+        leaving = driver.read(ready.name)
+        assert leaving is not None
+        assert driver.stamp(leaving, HELD) is StampResult.TERMINATING
+        assert driver.stamp(ready, HELD) is StampResult.TERMINATING
+
+    def test_a_pod_that_is_gone_is_not_stamped(self, driver: Driver, ready: Pod) -> None:
+        driver.delete(ready.name, ready.uid, grace_s=0)
+        eventually(lambda: driver.read(ready.name) is None)
+        assert driver.stamp(ready, HELD) is StampResult.GONE
+
+    # Asking
+
+    def test_a_worker_says_itself_whether_it_is_busy(
+        self, ground: Ground, driver: Driver, ready: Pod
+    ) -> None:
+        assert driver.word(ready) is Word.UNUSED
+        ground.make_busy(ready)
+        assert driver.word(ready) is Word.BUSY
+        ground.make_unused(ready)
+        assert driver.word(ready) is Word.UNUSED
+
+    def test_a_worker_that_can_not_be_asked_is_silent(
+        self, ground: Ground, driver: Driver, ready: Pod
+    ) -> None:
+        ground.make_unaskable(ready)
+        assert driver.word(ready) is Word.SILENT
+
+    # Seeing
+
+    def test_an_empty_list_is_anchored(self, driver: Driver) -> None:
+        listing = driver.list()
+        assert listing.pods == ()
+        assert listing.anchored
+
+    def test_a_list_that_can_not_be_read_raises(self, ground: Ground, driver: Driver, ready: Pod) -> None:
+        with ground.unreachable(), pytest.raises(Transient):
+            driver.list()
+        assert [pod.uid for pod in driver.list().pods] == [ready.uid]
+
+    def test_the_cache_needs_no_call_and_says_how_old_it_is(
+        self, ground: Ground, driver: Driver, ready: Pod
+    ) -> None:
+        driver.list()
+        with ground.unreachable():
+            cached = driver.cached()
+            assert [pod.uid for pod in cached.pods] == [ready.uid]
+            assert cached.anchored
+            eventually(lambda: driver.cached().age_s > cached.age_s)
+
+    def test_a_cache_that_saw_nothing_yet_is_infinitely_old(self, driver: Driver) -> None:
+        cached = driver.cached()
+        assert not cached.anchored
+        assert cached.age_s == math.inf
+
+    def test_a_watch_begins_with_what_exists(self, driver: Driver, ready: Pod) -> None:
+        with Watcher(driver) as watcher:
+            assert watcher.wait_for(Pod, ready.name).uid == ready.uid
+
+    def test_a_watch_tells_a_pods_whole_life(self, ground: Ground, driver: Driver, other: Driver) -> None:
+        with Watcher(driver) as watcher:
+            pod = other.create(ground.spec())
+            ready = ground.make_ready(pod)
+            watcher.wait_for(Pod, pod.name, ready=True)
+            assert other.stamp(ready, HELD) is StampResult.WRITTEN
+            watcher.wait_for(Pod, pod.name, ever_stamped=True)
+            ground.make_busy(ready)
+            other.delete(pod.name, pod.uid)
+            watcher.wait_for(Pod, pod.name, terminating=True)
+            ground.make_unused(ready)
+            gone = watcher.wait_for(Gone, pod.name)
+        assert gone == Gone(name=pod.name, uid=pod.uid)
+
+    def test_a_watch_tells_that_a_container_died(self, ground: Ground, driver: Driver, ready: Pod) -> None:
+        with Watcher(driver) as watcher:
+            watcher.wait_for(Pod, ready.name, phase=Phase.RUNNING)
+            ground.make_container_die(ready)
+            watcher.wait_for(Pod, ready.name, phase=Phase.ENDED)
+
+    def test_several_watches_tell_the_same(self, ground: Ground, driver: Driver, other: Driver) -> None:
+        with Watcher(driver) as one, Watcher(other) as two:
+            pod = ground.make_ready(driver.create(ground.spec()))
+            driver.delete(pod.name, pod.uid, grace_s=0)
+            assert one.wait_for(Gone, pod.name) == two.wait_for(Gone, pod.name)
+
+    def test_a_watch_keeps_the_cache_young(self, ground: Ground, driver: Driver, other: Driver) -> None:
+        with Watcher(driver):
+            pod = other.create(ground.spec())
+            eventually(lambda: [seen.uid for seen in driver.cached().pods] == [pod.uid])
+
+    # Companions
+
+    def test_companions_without_a_pod_are_found_and_removed(self, ground: Ground, driver: Driver) -> None:
+        ground.leave_companions("w-lost")
+        assert driver.companions() == ("w-lost",)
+        driver.delete_companions("w-lost")
+        assert driver.companions() == ()
+
+    def test_removing_companions_that_are_not_there_is_success(self, driver: Driver) -> None:
+        driver.delete_companions("w-never")
+
+
+def _read_if(driver: Driver, name: str, phase: Phase) -> Pod | None:
+    pod = driver.read(name)
+    return pod if pod is not None and pod.phase is phase else None
+
+
+@contextmanager
+def _closing(driver: Driver) -> Iterator[Driver]:
+    try:
+        yield driver
+    finally:
+        driver.close()

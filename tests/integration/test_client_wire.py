@@ -1,0 +1,496 @@
+"""The client on a real Redis: against real Celery workers, and against a server that a test plays by hand.
+
+`service` is what answers the contract's tasks. Today it is a stand-in; whatever offers the same few methods fits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import pytest
+import redis
+from celery import Celery
+
+from pool.client import (
+    AnswerOverdue,
+    AsyncPool,
+    AsyncWorker,
+    BrokerDown,
+    ClaimLost,
+    Pool,
+    PoolClosed,
+    Refused,
+    TaskFailed,
+    Worker,
+)
+from tests.support.redis_server import RedisServer
+from tests.support.standin_pool import StandIn, a_grant
+from tests.support.waiting import eventually
+
+T = TypeVar("T")
+LIMIT_S = 20
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with RedisServer() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[StandIn]:
+    with RedisServer() as running, StandIn(running.url) as answering:
+        yield answering
+
+
+@pytest.fixture
+def url(server: RedisServer) -> str:
+    """A Redis with nothing in it, and nobody who answers."""
+    with redis.Redis.from_url(server.url) as client:
+        client.flushall()
+    return server.url
+
+
+@pytest.fixture
+def script(url: str) -> Iterator[Script]:
+    with Script(url) as playing:
+        yield playing
+
+
+@pytest.fixture
+def background() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(max_workers=8) as threads:
+        yield threads
+
+
+class Message:
+    """A message as the server finds it."""
+
+    def __init__(self, raw: bytes) -> None:
+        whole = json.loads(raw)
+        self.task: str = whole["headers"]["task"]
+        self.task_id: str = whole["headers"]["id"]
+        self.reply_to: str = whole["properties"]["reply_to"]
+        self.kwargs: dict[str, Any] = json.loads(base64.b64decode(whole["body"]))[1]
+
+
+class Script:
+    """The server, played by the test: nothing is answered unless the test says so."""
+
+    def __init__(self, url: str) -> None:
+        self._client = redis.Redis.from_url(url, socket_timeout=LIMIT_S + 5)
+
+    def __enter__(self) -> Script:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def take(self, *tasks: str) -> Message:
+        """The next message, which must be of one of these tasks."""
+        popped = self._client.brpop(["acquire"], timeout=LIMIT_S)
+        assert popped, f"no message within {LIMIT_S} s"
+        message = Message(popped[1])
+        assert message.task in tasks
+        return message
+
+    def is_idle(self) -> bool:
+        return self._client.llen("acquire") == 0
+
+    def answer(self, message: Message, result: object) -> None:
+        meta = {"task_id": message.task_id, "status": "SUCCESS", "result": result, "traceback": None}
+        self._client.rpush(message.reply_to, json.dumps(meta))
+
+    def grant(self, number: int = 1) -> Message:
+        message = self.take("pool.acquire")
+        self.answer(message, a_grant(number))
+        return message
+
+
+def granted_by(script: Script, background: ThreadPoolExecutor, ask: Callable[[], T]) -> T:
+    """What `ask` gets when its acquire is granted."""
+    future: Future[T] = background.submit(ask)
+    script.grant()
+    return future.result(LIMIT_S)
+
+
+class TestAgainstCelery:
+    def test_a_stock_celery_worker_runs_what_the_client_sends(self, service: StandIn) -> None:
+        with Pool(service.url, name="billing") as pool:
+            worker = pool.acquire("acme", wait_s=5, lease_s=30)
+            assert worker.endpoint.startswith("http://")
+            assert worker.auth["X-Warmpool-Claim"] == worker.claim_id
+            assert worker.auth["X-Warmpool-Epoch"] == "7"
+            assert worker.source == "warm"
+            assert worker.lease_expires_at.tzinfo is not None
+            assert service.claim(worker.claim_id) == "live"
+            assert worker.release() == "released"
+            assert worker.release() == "already_released"
+            assert pool.release("c-none") == "unknown_claim"
+            assert pool.cancel("acme", "never-asked") == "unknown_request"
+
+    def test_a_service_with_its_own_celery_gets_the_same_answer(self, service: StandIn) -> None:
+        app = Celery(broker=service.url, backend=service.url)
+        kwargs = {"org": "acme", "request_id": "shared"}
+        with app:
+            result = app.send_task("pool.acquire", kwargs=kwargs, queue="acquire").get(timeout=LIMIT_S)
+            with Pool(service.url) as pool:
+                assert pool.acquire("acme", request_id="shared").claim_id == result["claim_id"]
+            app.backend.result_consumer.stop()
+
+    def test_a_message_is_what_kombu_would_have_sent(self, script: Script, url: str) -> None:
+        kwargs = {"claim_id": "c-1", "condition": "clean"}
+        with Celery(broker=url) as app:
+            app.send_task("pool.release", kwargs=kwargs, queue="acquire", reply_to="warmpool.reply.x")
+        pool = Pool(url, answer_grace_s=0.1)
+        with ThreadPoolExecutor() as threads, redis.Redis.from_url(url) as client:
+            pending = threads.submit(pool.release, "c-1")
+            eventually(lambda: client.llen("acquire") == 2)
+            ours, theirs = (json.loads(raw) for raw in client.lrange("acquire", 0, -1))
+            pool.close()
+            assert isinstance(pending.exception(LIMIT_S), PoolClosed)
+        for message in (ours, theirs):
+            for own in ("id", "root_id", "origin", "ignore_result"):
+                message["headers"].pop(own)
+            for own in ("correlation_id", "delivery_tag", "reply_to"):
+                message["properties"].pop(own)
+        assert ours == theirs
+
+    def test_a_block_releases_clean_also_if_it_raises(self, service: StandIn) -> None:
+        with Pool(service.url) as pool:
+            with pytest.raises(ZeroDivisionError), pool.acquire("acme") as worker:
+                _ = 1 / 0
+            assert service.claim(worker.claim_id) == "clean"
+            assert not pool.holds(worker.claim_id)
+            with pytest.raises(ClaimLost, match="released here"):
+                _ = worker.auth
+
+    def test_a_tainted_worker_is_given_back_as_tainted(self, service: StandIn) -> None:
+        with Pool(service.url) as pool:
+            with pool.acquire("acme") as worker:
+                worker.taint()
+            assert service.claim(worker.claim_id) == "tainted"
+
+    def test_a_refusal_carries_its_reason_and_a_hint(self, service: StandIn) -> None:
+        with Pool(service.url) as pool, pytest.raises(Refused) as caught:
+            pool.acquire("full")
+        assert (caught.value.reason, caught.value.retry_after_s) == ("org_cap", 1.5)
+        assert caught.value.detail == "2 of 2 in use"
+
+    def test_a_server_that_raises_is_trouble_that_may_pass(self, service: StandIn) -> None:
+        with Pool(service.url) as pool, pytest.raises(TaskFailed, match="RuntimeError: the database is away"):
+            pool.acquire("broken")
+
+    def test_a_lost_reply_is_asked_for_again_and_is_the_same_grant(self, service: StandIn) -> None:
+        service.lose_next_reply()
+        with Pool(service.url) as pool:
+            worker = pool.acquire("acme", request_id="lost-reply")
+            runs = [run for run in service.ran("pool.acquire") if run[1]["request_id"] == "lost-reply"]
+            assert len(runs) == 2
+            assert runs[0] == runs[1], "the same task, with the same request_id"
+            assert pool.acquire("acme", request_id="lost-reply").claim_id == worker.claim_id
+
+    def test_a_lost_reply_to_a_release_is_asked_for_again(self, service: StandIn) -> None:
+        with Pool(service.url) as pool:
+            worker = pool.acquire("acme")
+            service.lose_next_reply()
+            assert worker.release() == "already_released"
+
+    def test_many_threads_each_get_their_own_answer(
+        self, service: StandIn, background: ThreadPoolExecutor
+    ) -> None:
+        with Pool(service.url) as pool:
+            workers = list(background.map(lambda _: pool.acquire("acme"), range(100)))
+            assert len({worker.claim_id for worker in workers}) == 100
+            assert len({worker.token for worker in workers}) == 100
+
+    def test_a_claim_that_ends_elsewhere_is_lost_with_its_cause(self, service: StandIn) -> None:
+        with Pool(service.url) as pool, pool.acquire("acme", lease_s=5) as worker:
+            service.end_claim(worker.claim_id, "its node went away")
+            assert worker.wait_lost(LIMIT_S)
+            with pytest.raises(ClaimLost, match="its node went away"):
+                _ = worker.endpoint
+        assert service.claim(worker.claim_id) == "its node went away", "not ours to release any more"
+
+    def test_the_asyncio_twin_does_the_same(self, service: StandIn) -> None:
+        async def scenario() -> None:
+            async with AsyncPool(service.url, name="twin") as pool:
+                async with pool.acquire("acme", lease_s=5) as worker:
+                    assert worker.auth["X-Warmpool-Claim"] == worker.claim_id
+                    eventually(lambda: service.claim(worker.claim_id) == "live")
+                assert service.claim(worker.claim_id) == "clean"
+                lost = await pool.acquire("acme", lease_s=5)
+                service.end_claim(lost.claim_id, "evicted")
+                async with asyncio.timeout(LIMIT_S):
+                    await lost.wait_lost()
+                with pytest.raises(ClaimLost, match="evicted"):
+                    _ = lost.token
+                service.lose_next_reply()
+                several = await asyncio.gather(*(pool.acquire("acme") for _ in range(20)))
+                assert len({worker.claim_id for worker in several}) == 20
+                with pytest.raises(Refused, match="org_cap"):
+                    await pool.acquire("full")
+                kept = several[0]
+                assert await pool.release("c-none") == "unknown_claim"
+            eventually(lambda: service.claim(kept.claim_id) == "clean")
+
+        asyncio.run(scenario())
+
+    def test_an_asyncio_pool_starts_anew_in_another_loop(self, service: StandIn) -> None:
+        pool = AsyncPool(service.url)
+
+        async def once() -> str:
+            async with pool.acquire("acme") as worker:
+                return worker.claim_id
+
+        assert asyncio.run(once()) != asyncio.run(once())
+
+
+class TestGivingUp:
+    def test_ctrl_c_during_a_wait_cancels_the_request(
+        self, url: str, script: Script, background: ThreadPoolExecutor
+    ) -> None:
+        def interrupt() -> Message:
+            message = script.take("pool.acquire")
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            return message
+
+        with Pool(url) as pool:
+            asked = background.submit(interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                pool.acquire("acme", wait_s=60)
+            cancel = script.take("pool.cancel")
+            assert cancel.kwargs == {"org": "acme", "request_id": asked.result(LIMIT_S).kwargs["request_id"]}
+            assert cancel.reply_to == "", "nobody waits for it"
+
+    def test_a_grant_that_comes_too_late_is_released(self, url: str, script: Script) -> None:
+        with Pool(url, answer_grace_s=0.2) as pool:
+            with pytest.raises(AnswerOverdue):
+                pool.acquire("acme")
+            asked = script.take("pool.acquire")
+            script.take("pool.cancel")
+            script.answer(asked, a_grant(5))
+            assert script.take("pool.release").kwargs == {"claim_id": "c-5", "condition": "clean"}
+            assert not pool.holds("c-5")
+
+    def test_a_cancelled_asyncio_acquire_cancels_the_request_and_releases_a_late_grant(
+        self, url: str, script: Script
+    ) -> None:
+        async def scenario() -> None:
+            async with AsyncPool(url) as pool:
+                acquiring = asyncio.ensure_future(pool.acquire("acme", wait_s=60))
+                asked = await asyncio.to_thread(script.take, "pool.acquire")
+                acquiring.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await acquiring
+                cancel = await asyncio.to_thread(script.take, "pool.cancel")
+                assert cancel.kwargs["request_id"] == asked.kwargs["request_id"]
+                script.answer(asked, a_grant(6))
+                release = await asyncio.to_thread(script.take, "pool.release")
+                assert release.kwargs["claim_id"] == "c-6"
+
+        asyncio.run(scenario())
+
+
+class TestTrouble:
+    def test_a_broker_that_is_down_is_named_at_once_without_its_password(self) -> None:
+        server = RedisServer()
+        url = f"redis://:hunter2@127.0.0.1:{server.port}/0"
+        server.close()
+        with Pool(url) as pool, pytest.raises(BrokerDown) as caught:
+            pool.acquire("acme", wait_s=600)
+        assert f"redis://:***@127.0.0.1:{server.port}/0" in str(caught.value)
+        assert "refused" in str(caught.value)
+        assert "hunter2" not in str(caught.value)
+
+        async def twin() -> None:
+            async with AsyncPool(url) as pool:
+                await pool.acquire("acme", wait_s=600)
+
+        with pytest.raises(BrokerDown):
+            asyncio.run(twin())
+
+    @pytest.mark.parametrize("end", [RedisServer.stop, RedisServer.kill])
+    def test_a_wait_survives_a_redis_that_comes_back_empty(
+        self, background: ThreadPoolExecutor, end: Callable[[RedisServer], None]
+    ) -> None:
+        with RedisServer() as server, Pool(server.url) as pool:
+            waiting = background.submit(pool.acquire, "acme", wait_s=60)
+            with Script(server.url) as script:
+                first = script.take("pool.acquire")
+            end(server)
+            server.start()
+            with Script(server.url) as script:
+                again = script.take("pool.acquire")
+                assert (again.task_id, again.kwargs) == (first.task_id, first.kwargs)
+                script.answer(again, a_grant())
+                assert waiting.result(LIMIT_S).claim_id == "c-1"
+
+    def test_an_asyncio_wait_survives_a_redis_that_comes_back_empty(self) -> None:
+        async def scenario(server: RedisServer) -> AsyncWorker:
+            async with AsyncPool(server.url) as pool:
+                waiting = asyncio.ensure_future(pool.acquire("acme", wait_s=60))
+                with Script(server.url) as script:
+                    await asyncio.to_thread(script.take, "pool.acquire")
+                await asyncio.to_thread(server.restart)
+                with Script(server.url) as script:
+                    await asyncio.to_thread(script.grant)
+                    return await waiting
+
+        with RedisServer() as server:
+            assert asyncio.run(scenario(server)).claim_id == "c-1"
+
+    def test_a_release_that_finds_redis_down_does_not_hide_what_the_block_raised(
+        self, background: ThreadPoolExecutor
+    ) -> None:
+        with RedisServer() as server, Pool(server.url) as pool:
+            with Script(server.url) as script:
+                worker = granted_by(script, background, lambda: pool.acquire("acme"))
+            server.kill()
+            with pytest.raises(ZeroDivisionError), worker:
+                _ = 1 / 0
+            with pytest.raises(BrokerDown):
+                worker.release()
+
+    def test_a_client_needs_no_more_rights_than_are_documented(
+        self, url: str, script: Script, background: ThreadPoolExecutor
+    ) -> None:
+        rights = [
+            "-@all",
+            "+hello",
+            "+auth",
+            "+ping",
+            "+client",
+            "+select",
+            "+lpush",
+            "+blpop",
+            "+rpush",
+            "+expire",
+        ]
+        with redis.Redis.from_url(url) as client:
+            keys = ("~acquire", "~warmpool.reply.billing.*")
+            client.execute_command("ACL", "SETUSER", "billing", "reset", "on", ">pw", *keys, *rights)
+        with Pool(url.replace("redis://", "redis://billing:pw@"), name="billing") as pool:
+            assert granted_by(script, background, lambda: pool.acquire("acme")).claim_id == "c-1"
+        assert script.take("pool.release").kwargs["claim_id"] == "c-1"
+
+
+class TestRenewing:
+    def test_a_thousand_held_claims_are_renewed_by_one_message_a_round(
+        self, url: str, script: Script, background: ThreadPoolExecutor
+    ) -> None:
+        with Pool(url) as pool:
+            everything = [background.submit(pool.acquire, "acme", lease_s=5) for _ in range(1000)]
+            granted: set[str] = set()
+            rounds = 0
+            while rounds < 2:
+                message = script.take("pool.acquire", "pool.renew")
+                if message.task == "pool.acquire":
+                    granted.add(f"c-{len(granted) + 1}")
+                    script.answer(message, a_grant(len(granted)))
+                    continue
+                # A round may begin while claims are still coming; once all are held, each round is all of them.
+                renewed = dict.fromkeys(message.kwargs["claim_ids"], "2031-05-01T12:00:30Z")
+                rounds += len(renewed) == 1000
+                assert len(renewed) == 1000 or not rounds
+                script.answer(message, {"renewed": renewed, "gone": {}})
+            workers = [future.result(LIMIT_S) for future in everything]
+            assert {worker.claim_id for worker in workers} == granted
+            eventually(lambda: all(worker.lease_expires_at.second == 30 for worker in workers))
+            assert not any(worker.lost for worker in workers)
+
+    def test_renewals_that_nobody_answers_end_no_claim(
+        self, url: str, script: Script, background: ThreadPoolExecutor
+    ) -> None:
+        with Pool(url) as pool:
+            worker = granted_by(script, background, lambda: pool.acquire("acme", lease_s=5))
+            tasks = {script.take("pool.renew").task_id for _ in range(4)}
+            assert len(tasks) >= 2, "several rounds"
+            assert not worker.lost
+            assert worker.auth
+            message = script.take("pool.renew")
+            while script.is_idle() and not worker.lost:
+                script.answer(message, {"renewed": {}, "gone": {worker.claim_id: "expired"}})
+                message = script.take("pool.renew") if not worker.wait_lost(0.2) else message
+            assert worker.cause == "expired"
+
+
+class TestProcesses:
+    def test_no_thread_runs_before_the_first_question_nor_after_closing(
+        self, url: str, script: Script, background: ThreadPoolExecutor
+    ) -> None:
+        def ours() -> list[threading.Thread]:
+            return [thread for thread in threading.enumerate() if thread.name.startswith("warmpool-client")]
+
+        pool = Pool(url)
+        assert ours() == []
+        granted_by(script, background, lambda: pool.acquire("acme"))
+        assert len(ours()) == 2
+        assert all(thread.daemon for thread in ours())
+        pool.close()
+        assert ours() == []
+        assert script.take("pool.release").kwargs["claim_id"] == "c-1"
+        with pytest.raises(PoolClosed):
+            pool.acquire("acme")
+
+    def test_a_process_that_ends_releases_what_it_holds(self, url: str, script: Script) -> None:
+        code = f"from pool.client import Pool; pool = Pool({url!r}); worker = pool.acquire('acme')"
+        with subprocess.Popen([sys.executable, "-c", code]) as process:
+            script.grant()
+            assert script.take("pool.release").kwargs["claim_id"] == "c-1"
+            assert process.wait(LIMIT_S) == 0
+
+    def test_a_pool_that_nobody_refers_to_releases_what_it_holds(
+        self, url: str, script: Script, background: ThreadPoolExecutor
+    ) -> None:
+        endpoint = granted_by(script, background, lambda: Pool(url).acquire("acme").endpoint)
+        assert endpoint
+        assert script.take("pool.release").kwargs["claim_id"] == "c-1"
+
+    def test_a_forked_child_has_a_reply_list_of_its_own_and_leaves_the_parents_claims_alone(
+        self, url: str, script: Script
+    ) -> None:
+        code = f"""
+import os, sys
+from pool.client import Pool
+pool = Pool({url!r})
+with pool.acquire("parent") as worker:
+    child = os.fork()
+    if child == 0:
+        with pool.acquire("child") as mine:
+            assert not pool.holds(worker.claim_id) and pool.holds(mine.claim_id)
+    else:
+        assert os.waitpid(child, 0)[1] == 0
+        assert pool.holds(worker.claim_id)
+        assert pool.acquire("parent").claim_id == "c-3"
+"""
+        with subprocess.Popen([sys.executable, "-W", "ignore", "-c", code]) as process:
+            parent, child = script.grant(1), script.grant(2)
+            assert (parent.kwargs["org"], child.kwargs["org"]) == ("parent", "child")
+            assert parent.reply_to != child.reply_to
+            released = script.take("pool.release")
+            assert released.kwargs["claim_id"] == "c-2", "the child gives back its own, not the parent's"
+            assert released.reply_to == child.reply_to
+            script.answer(released, {"outcome": "released"})
+            assert script.grant(3).reply_to == parent.reply_to
+            released = script.take("pool.release")
+            assert released.kwargs["claim_id"] == "c-1"
+            script.answer(released, {"outcome": "released"})
+            assert script.take("pool.release").kwargs["claim_id"] == "c-3"
+            assert process.wait(LIMIT_S) == 0
+
+    def test_the_token_is_in_no_log(self, service: StandIn, caplog: pytest.LogCaptureFixture) -> None:
+        with caplog.at_level(logging.DEBUG), Pool(service.url) as pool, pool.acquire("acme") as worker:
+            token = worker.token
+            assert isinstance(worker, Worker)
+        assert token not in caplog.text

@@ -1,0 +1,155 @@
+"""The ground of the local driver: what tests do to its processes and files behind its back, and that nothing is left."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from pool import tokens
+from pool.clock import SystemClock
+from pool.drivers.local import contract, process
+from pool.drivers.local.driver import LocalDriver
+from pool.drivers.port import Pod, PodSpec, Role
+from tests.support.waiting import eventually
+
+MASTER_KEY = b"a master key that only tests know"
+CALL_TIMEOUT_S = 3.0
+
+
+class LocalGround:
+    """One directory of local pods."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._busy: dict[str, dict[str, str]] = {}
+
+    def driver(self) -> LocalDriver:
+        return LocalDriver(self.root, clock=SystemClock(), call_timeout_s=CALL_TIMEOUT_S)
+
+    def spec(self, name: str = "w-one", *, role: Role = Role.WORKER) -> PodSpec:
+        secret = tokens.worker_key(MASTER_KEY, name) if role is Role.WORKER else ""
+        return PodSpec(
+            name=name, profile="default", revision="rev-1", image="image:1", cpu_millicores=100,
+            memory_mib=64, port=8080, grace_s=300, secret=secret, role=role,
+        )  # fmt: skip
+
+    def running(self, *argv: str, name: str = "w-one", **changes: Any) -> PodSpec:
+        """A pod with another program than the reference worker."""
+        return replace(self.spec(name), command=argv, **changes)
+
+    def make_ready(self, pod: Pod) -> Pod:
+        driver = self.driver()
+        ready = eventually(lambda: p if (p := driver.read(pod.name)) and p.usable else None)
+        assert ready is not None
+        return ready
+
+    def make_busy(self, pod: Pod) -> None:
+        self._busy[pod.uid] = auth(pod.name)
+        assert call(pod, "POST", "/sessions", auth(pod.name))[0] == 200
+
+    def make_unused(self, pod: Pod) -> None:
+        held = self._busy.pop(pod.uid, None)
+        if held is not None:
+            assert call(pod, "DELETE", "/sessions", held)[0] == 200
+
+    def make_container_die(self, pod: Pod) -> None:
+        process.tell(self.identity(pod), signal.SIGKILL)
+
+    def make_unaskable(self, pod: Pod) -> None:
+        process.tell(self.identity(pod), signal.SIGSTOP)
+
+    def lose_companions(self, name: str) -> None:
+        self.secret_file(name).unlink()
+
+    def leave_companions(self, name: str) -> None:
+        self.secret_file(name).write_text("left")
+
+    def grace_left_s(self, pod: Pod) -> float:
+        record = json.loads((self.root / "pods" / f"{pod.name}.json").read_text())
+        return float(record["ends_by_s"]) - process.boot_s()
+
+    @contextmanager
+    def unreachable(self) -> Iterator[None]:
+        away = self.root / "pods.away"
+        (self.root / "pods").rename(away)
+        try:
+            yield
+        finally:
+            away.rename(self.root / "pods")
+
+    def secret_file(self, name: str) -> Path:
+        return self.root / "pods" / f"{name}.secret"
+
+    def run_file(self, pod: Pod, name: str) -> Path:
+        return self.root / "run" / f"{pod.name}.{pod.uid}" / name
+
+    def identity(self, pod: Pod) -> process.Identity:
+        identity = eventually(lambda: process.identity_of(_text(self.run_file(pod, "proc"))))
+        assert identity is not None
+        return identity
+
+    def processes(self) -> list[int]:
+        """Living processes that belong to pods of this ground."""
+        return [
+            int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and self._owns(entry)
+        ]
+
+    def clear(self) -> None:
+        """End everything, and see that it is so."""
+        driver = self.driver()
+        for pod in driver.list().pods:
+            driver.delete(pod.name, pod.uid, grace_s=0)
+        eventually(lambda: driver.list().pods == ())
+        eventually(lambda: not self.processes())
+        assert sorted(p.name for p in self.root.rglob("*")) == ["anchor", "pods", "run"]
+
+    def _owns(self, entry: Path) -> bool:
+        try:
+            identity = process.identity_of((entry / "stat").read_text())
+            env = (entry / "environ").read_bytes()
+        except OSError:
+            return False
+        ours = f"{contract.STATUS_FILE}={self.root}/".encode() in env
+        return ours and identity is not None and process.alive(identity)
+
+
+def auth(worker: str, claim_id: str = "c-1", epoch: int = 1) -> dict[str, str]:
+    """The headers of a claim on a worker."""
+    key = tokens.worker_key(MASTER_KEY, worker)
+    return tokens.headers(claim_id, epoch, tokens.token(key, claim_id, epoch))
+
+
+def call(
+    pod: Pod, method: str, path: str, headers: Mapping[str, str] | None = None, body: str | None = None
+) -> tuple[int, Any]:
+    """One request to a worker: status and JSON."""
+    connection = http.client.HTTPConnection(urlsplit(pod.endpoint).netloc, timeout=10)
+    try:
+        connection.request(method, path, body=body, headers=dict(headers or {}))
+        response = connection.getresponse()
+        text = response.read()
+        return response.status, json.loads(text) if text else None
+    finally:
+        connection.close()
+
+
+def environ_of(pid: int) -> dict[str, str]:
+    """A process's environment as it was started with."""
+    pairs = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+    return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+
+
+def open_files_of(pid: int) -> list[str]:
+    """What a process's descriptors lead to."""
+    return [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+
+
+def _text(path: Path) -> str:
+    return path.read_text() if path.exists() else ""

