@@ -198,7 +198,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def _whole(name: str, value: Any, least: int, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or int(value) != value:  # noqa: PLR0124
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or int(value) != value:
         raise InvalidInput(
             name, f"must be a whole number of seconds from {least} to {most}, got {_shown(value)}"
         )

@@ -11,7 +11,7 @@ from pool.ids import ClaimId, ProfileName
 from pool.records import By, Claim, Held, Org, Request, Seen
 from pool.states import ClaimEnd, Outcome, Reason, Source, State
 from pool.store import Tx, claims, orgs, requests, workers
-from pool.store.workers import PodFacts
+from pool.store.workers import Holder, PodFacts
 
 _PARKS = frozenset({ClaimEnd.RELEASED, ClaimEnd.ABANDONED})
 
@@ -32,7 +32,7 @@ def begin(
             orgs.give_claim(tx, org.id)
         return None
     by = deps.by(f"claimed for {org.id}")
-    _must(workers.take(tx, worker, to, held, org.id, by, pod), worker, to)
+    _must(workers.take(tx, worker, to, Holder(org=org.id, held=held), by, pod), worker, to)
     after.moved(worker.id, worker.state, to, by)
     if worker.parked_counted:
         orgs.give_park(tx, org.id)
@@ -95,16 +95,14 @@ def end(
     after: After,
     claim_id: ClaimId,
     why: ClaimEnd,
-    *,
     detail: str = "",
-    expired_only: bool = False,
 ) -> Claim | None:
     """End a live claim and send its worker where the cause leads. None: it had ended before, so nothing was touched."""
     claim = claims.get(tx, claim_id)
     if claim is None or claim.ended_at is not None:
         return None
     worker = workers.get_for_update(tx, claim.worker_id)
-    ended = claims.end(tx, claim_id, why, expired_only=expired_only)
+    ended = claims.end(tx, claim_id, why)
     if ended is None:
         return None
     if worker is None or worker.claim_id != claim_id:

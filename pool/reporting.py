@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from pool.contract import instant
+from pool.ids import ProfileName
 from pool.passes.periods import PERIODS_S
 from pool.settings import Settings
 from pool.states import LIVE, State
@@ -25,7 +26,7 @@ def status(store: Store, settings: Settings) -> dict[str, Any]:
         held = orgs.live_claims(tx)
         lines = requests.waiting(tx)
         runs = passes.every(tx)
-    names = sorted({*settings.profiles, *(p for p, _ in counts)})
+    names = sorted({*map(ProfileName, settings.profiles), *(p for p, _ in counts)})
     return {
         "at": instant(at),
         "pool": {
@@ -37,13 +38,16 @@ def status(store: Store, settings: Settings) -> dict[str, Any]:
         "profiles": {
             name: {
                 "target": settings.profiles[name].warm_target if name in settings.profiles else None,
-                "states": {str(s): counts.get((name, s), 0) for s in State if s in LIVE},  # type: ignore[call-overload]
-                "trouble": broken[name].why if name in broken else None,  # type: ignore[index]
-                "trouble_until": _instant(broken[name].open_until) if name in broken else None,  # type: ignore[index]
+                "states": {str(s): counts.get((name, s), 0) for s in State if s in LIVE},
+                "trouble": broken[name].why if name in broken else None,
+                "trouble_until": _instant(broken[name].open_until) if name in broken else None,
             }
             for name in names
         },
-        "orgs": {o.id: {"in_use": held.get(o.id, 0), "cap": o.cap, "parked": o.parked, "weight": o.weight} for o in known},
+        "orgs": {
+            o.id: {"in_use": held.get(o.id, 0), "cap": o.cap, "parked": o.parked, "weight": o.weight}
+            for o in known
+        },
         "waiting": [{**line, "since": instant(line["since"])} for line in lines],
         "passes": {name: _pass(runs.get(name), at, period_s) for name, period_s in PERIODS_S.items()},
         "beat_dark": _beat_is_dark(runs, at),
@@ -57,7 +61,15 @@ def entry(e: Entry) -> dict[str, Any]:
 
 def _pass(row: passes.PassRow | None, at: datetime, period_s: float) -> dict[str, Any]:
     if row is None:
-        return {"period_s": period_s, "age_s": None, "outcome": None, "holder": None, "paused": False, "dark": True, "detail": None}
+        return {
+            "period_s": period_s,
+            "age_s": None,
+            "outcome": None,
+            "holder": None,
+            "paused": False,
+            "dark": True,
+            "detail": None,
+        }
     age_s = None if row.last_success_at is None else (at - row.last_success_at).total_seconds()
     return {
         "period_s": period_s,
@@ -78,4 +90,3 @@ def _beat_is_dark(runs: dict[str, passes.PassRow], at: datetime) -> bool:
 
 def _instant(at: datetime | None) -> str | None:
     return None if at is None else instant(at)
-

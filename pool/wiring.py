@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from redis import Redis
 
@@ -12,15 +14,30 @@ from pool import config
 from pool.clock import SystemClock
 from pool.deps import Broker, Deps
 from pool.drivers.port import Driver
-from pool.errors import ConfigInvalid
-from pool.ids import OrgId, RandomIds
+from pool.errors import ConfigInvalid, Transient
+from pool.ids import OrgId, ProfileName, RandomIds
 from pool.locks import RedisLocks
 from pool.metrics import Metrics
+from pool.records import ReplyTo
 from pool.settings import Settings, nesting_problems
 from pool.store import Store, connect, migrations, orgs
 from pool.workerapi import HttpWorkerApi
 
 _REDIS_TIMEOUT_S = 2.0
+
+
+class NobodyListens:
+    """A broker for when every worker has been stopped: there is nobody to send to."""
+
+    def send(self, task: str, **arguments: Any) -> None:
+        """Dropped; what it asked for is in the table."""
+
+    def reply(self, to: ReplyTo, answer: Mapping[str, Any]) -> None:  # noqa: ARG002
+        """Not delivered; the next reap does."""
+        raise Transient("the pool is stopped")
+
+    def nudge(self, profile: ProfileName) -> None:
+        """Dropped."""
 
 
 def build(settings: Settings, *, broker: Broker, role: str, threads: int = 10) -> Deps:

@@ -32,6 +32,8 @@ class HttpWorkerApi:
 
     def _request(self, method: str, url: str, timeout_s: float, **more: Any) -> urllib3.BaseHTTPResponse:
         try:
-            return self._http.request(method, url, timeout=urllib3.Timeout(total=timeout_s), redirect=False, **more)
+            return self._http.request(
+                method, url, timeout=urllib3.Timeout(total=timeout_s), redirect=False, **more
+            )
         except urllib3.exceptions.HTTPError as exc:
             raise Transient(f"the worker at {url} did not answer: {exc}") from exc

@@ -41,7 +41,9 @@ class CeleryBroker:
         """Store the result as the task itself would have, and let Flower see the task end."""
         answered = Answered(dict(answer))
         try:
-            self._app.backend.store_result(to.task_id, answered, "SUCCESS", request=Context(reply_to=to.address))
+            self._app.backend.store_result(
+                to.task_id, answered, "SUCCESS", request=Context(reply_to=to.address)
+            )
         except (RedisError, OperationalError, OSError) as exc:
             raise Transient(f"redis: {exc}") from exc
         if self._app.conf.worker_send_task_events:

@@ -24,12 +24,16 @@ release_app = new_app("Give a worker back.")
 @acquire_app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def acquire(
     context: typer.Context,
-    command: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND]...", help="Run with the worker held.")] = None,
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- COMMAND]...", help="Run with the worker held.")
+    ] = None,
     org: Annotated[str, typer.Option(help="Whose claim it is.")] = "default",
     profile: Annotated[str, typer.Option(help="The kind of worker.")] = "default",
     wait: Annotated[int, typer.Option("--wait", metavar="S", help="Wait up to so many seconds.")] = 0,
     lease: Annotated[int, typer.Option("--lease", metavar="S", help="The lease, without a command.")] = 30,
-    ttl: Annotated[int | None, typer.Option("--ttl", metavar="S", help="How long it stays parked afterwards.")] = None,
+    ttl: Annotated[
+        int | None, typer.Option("--ttl", metavar="S", help="How long it stays parked afterwards.")
+    ] = None,
     request_id: Annotated[str | None, typer.Option(help="The idempotency key.")] = None,
     json: JsonOption = False,
 ) -> None:
@@ -124,7 +128,14 @@ def _print(worker: Worker, *, json: bool) -> None:
 
 def _refused(exc: Refused, *, json: bool) -> None:
     if json:
-        as_json({"outcome": "refused", "reason": exc.reason, "retry_after_s": exc.retry_after_s, "detail": exc.detail})
+        as_json(
+            {
+                "outcome": "refused",
+                "reason": exc.reason,
+                "retry_after_s": exc.retry_after_s,
+                "detail": exc.detail,
+            }
+        )
     else:
         again = f" (try again in {exc.retry_after_s:g} s)" if exc.retry_after_s else ""
         print(f"warmpool: refused, {exc.reason}: {exc.detail}{again}", file=sys.stderr)

@@ -27,7 +27,9 @@ class Role(StrEnum):
 
 
 @worker_app.command()
-def worker(context: typer.Context, role: Annotated[Role, typer.Argument(help="Which queue it serves.")]) -> None:
+def worker(
+    context: typer.Context, role: Annotated[Role, typer.Argument(help="Which queue it serves.")]
+) -> None:
     """Run one Celery worker of the pool, in the foreground.
 
     acquire: what services call. fleet: makes and deletes pods, and follows the cluster. bind: activates and stamps.

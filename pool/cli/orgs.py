@@ -44,15 +44,25 @@ def set_org(
     cap: Annotated[int | None, typer.Option(min=0, help="Most live claims; 0 = no cap.")] = None,
     weight: Annotated[float | None, typer.Option(min=0.001, help="Share among waiting orgs.")] = None,
     floor: Annotated[int | None, typer.Option(min=0, help="Parked workers kept past their TTL.")] = None,
-    park_cap: Annotated[int | None, typer.Option(min=0, help="Most parked workers; 0 = no cap; beats the floor.")] = None,
-    ttl: Annotated[int | None, typer.Option(min=0, metavar="S", help="How long its workers stay parked.")] = None,
+    park_cap: Annotated[
+        int | None, typer.Option(min=0, help="Most parked workers; 0 = no cap; beats the floor.")
+    ] = None,
+    ttl: Annotated[
+        int | None, typer.Option(min=0, metavar="S", help="How long its workers stay parked.")
+    ] = None,
 ) -> None:
     """Make an org or change some of its settings; what is not named stays. Takes effect at once."""
     org = org_id(name)
     settings = settings_of(context)
     if ttl is not None and ttl > settings.pool.hot_idle_ttl_max_s:
         raise PoolError(f"--ttl must be at most hot_idle_ttl_max_s, {settings.pool.hot_idle_ttl_max_s}")
-    given: dict[str, Any] = {"cap": cap, "weight": weight, "hot_idle_floor": floor, "hot_idle_cap": park_cap, "hot_idle_ttl_s": ttl}
+    given: dict[str, Any] = {
+        "cap": cap,
+        "weight": weight,
+        "hot_idle_floor": floor,
+        "hot_idle_cap": park_cap,
+        "hot_idle_ttl_s": ttl,
+    }
     changes = {k: v for k, v in given.items() if v is not None}
     store = wiring.open_store(settings)
     with store.write() as tx:

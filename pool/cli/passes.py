@@ -75,5 +75,3 @@ def _known(name: str) -> Any:
     if name not in PASSES:
         raise PoolError(f"no pass {name!r}: one of {', '.join(PASSES)}")
     return PASSES[name]
-
-

@@ -19,4 +19,6 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """Columns as wide as what is in them."""
     texts = [[("" if v is None else str(v)) for v in row] for row in [header, *rows]]
     widths = [max(len(row[i]) for row in texts) for i in range(len(header))]
-    return "\n".join("  ".join(v.ljust(w) for v, w in zip(row, widths, strict=True)).rstrip() for row in texts)
+    return "\n".join(
+        "  ".join(v.ljust(w) for v, w in zip(row, widths, strict=True)).rstrip() for row in texts
+    )

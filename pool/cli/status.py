@@ -26,7 +26,9 @@ _SHORT = {"spawning": "spawning", "hot_idle": "parked"}
 @status_app.command()
 def status(
     context: typer.Context,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it again every second, until Ctrl-C.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Show it again every second, until Ctrl-C.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """One screen: workers by profile and state, orgs, who waits, and how old the last success of each pass is.
@@ -55,7 +57,9 @@ def status(
 def events(
     context: typer.Context,
     worker: Annotated[str | None, typer.Argument(help="Only this worker's life.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as things happen, until Ctrl-C.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on as things happen, until Ctrl-C.")
+    ] = False,
     last: Annotated[int, typer.Option("--last", "-n", min=1, help="How many to begin with.")] = 20,
     json: JsonOption = False,
 ) -> None:
@@ -82,7 +86,9 @@ def events(
 def worries(seen: dict[str, Any]) -> list[str]:
     """What an operator should look at, worst first."""
     found = ["beat is dark: no pass has been tried lately"] if seen["beat_dark"] else []
-    found += [f"pass {name} is dark" for name, p in seen["passes"].items() if p["dark"] and not seen["beat_dark"]]
+    found += [
+        f"pass {name} is dark" for name, p in seen["passes"].items() if p["dark"] and not seen["beat_dark"]
+    ]
     found += [f"profile {name}: {p['trouble']}" for name, p in seen["profiles"].items() if p["trouble_until"]]
     return found + (["the pool is paused"] if seen["pool"]["paused"] else [])
 
@@ -124,4 +130,7 @@ def _print(entries: list[Entry], *, json: bool) -> None:
         else:
             whose = f" {e.org}" if e.org else ""
             moved = f"{e.from_state or '-'} -> {e.to_state}"
-            print(f"{instant(e.at)}  {e.worker_id}  {moved:<24} epoch {e.epoch}{whose}  {e.why}  [{e.who}]", flush=True)
+            print(
+                f"{instant(e.at)}  {e.worker_id}  {moved:<24} epoch {e.epoch}{whose}  {e.why}  [{e.who}]",
+                flush=True,
+            )

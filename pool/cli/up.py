@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from pool import config
+from pool import config, settling, wiring
 from pool.cli.app import config_path, new_app
 from pool.clock import Clock, SystemClock
 from pool.config.reading import chosen
@@ -24,6 +24,8 @@ from pool.embedded.supervisor import Surroundings, supervise
 from pool.embedded.terminal import Loudness, Terminal
 from pool.errors import PoolError
 from pool.settings import Settings
+from pool.states import State
+from pool.store import workers
 
 app = new_app("Run the whole pool on this machine, until Ctrl-C.")
 
@@ -114,7 +116,7 @@ class _Run:
         return Surroundings(
             terminal=terminal,
             clock=clock,
-            progress=Progress(counts=None, terminal=terminal),
+            progress=Progress(counts=self.warm_counts, terminal=terminal),
             clear_pods=lambda hurried: self.clear_pods(clock, hurried),
             welcome=lambda: welcome.lines(
                 self.place, broker=self.broker, flower_port=self.flower.port, config=self.config
@@ -125,13 +127,27 @@ class _Run:
         """Pods in a cluster stay: they belong to the table, not to this machine."""
         if self.settings.pool.driver != "local":
             return ""
-        from pool.drivers.local.driver import LocalDriver
-
-        driver = LocalDriver(self.place.local, clock=clock, call_timeout_s=self.settings.pool.call_timeout_s)
         try:
-            return pods.clear(driver, clock=clock, hurried=hurried)
+            deps = wiring.build(self.settings, broker=wiring.NobodyListens(), role="up")
+        except PoolError:  # it never came as far as a database: there may be pods all the same
+            return pods.clear(wiring.build_driver(self.settings), clock=clock, hurried=hurried)
+        try:
+            said = pods.clear(deps.driver, clock=clock, hurried=hurried)
+            settling.all_lost(deps, "the embedded pool was stopped")
         finally:
-            driver.close()
+            deps.close()
+        return said
+
+    def warm_counts(self) -> tuple[int, int]:
+        """Idle workers, and how many are wanted."""
+        store = wiring.open_store(self.settings)
+        try:
+            with store.read() as tx:
+                counts = workers.counts(tx)
+        finally:
+            store.close()
+        idle = sum(n for (_, state), n in counts.items() if state is State.IDLE)
+        return idle, sum(p.warm_target for p in self.settings.profiles.values())
 
 
 def _environment(file: Path | None, data_dir: Path | None) -> dict[str, str]:

@@ -19,7 +19,8 @@ from pool.states import Condition
 
 
 class AsyncPool:
-    """The asyncio twin of `Pool`; belongs to the event loop that first uses it, and starts anew in another.
+    """The asyncio twin of `Pool`; belongs to the event loop that first uses it, and starts anew in another. What it
+    holds when its loop ends is released.
 
     async with AsyncPool("redis://…") as pool:
         async with pool.acquire("acme", wait_s=30) as worker:

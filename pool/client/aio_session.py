@@ -110,8 +110,13 @@ class AsyncSession:
         self._closed = True
         for task in self._loops:
             task.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        await self._wind_up()
+
+    async def _wind_up(self) -> None:
+        self._closed = True
         self.tell(self.core.close())
-        await asyncio.gather(*self._loops, *self._telling, return_exceptions=True)
+        await asyncio.gather(*self._telling, return_exceptions=True)
         await self._link.close()
 
     async def _converse(self, ask: Ask, answered: asyncio.Event) -> object:
@@ -146,6 +151,14 @@ class AsyncSession:
             self._loops = [self._loop.create_task(self._read()), self._loop.create_task(self._renew())]
 
     async def _read(self) -> None:
+        try:
+            await self._read_on()
+        finally:
+            # Cancelled by the loop's end rather than by `close`: what is held is released all the same.
+            if not self._closed:
+                await self._wind_up()
+
+    async def _read_on(self) -> None:
         pauses = self.core.pace.reconnect.pauses()
         while True:
             try:

@@ -69,6 +69,8 @@ class Ask:
         self.answer: Answer | None = None
         self.closed = False
         self.sendings = 0
+        self._begun = 0
+        self._failed = 0
         self._pace = pace
         self._deadline = now + call.patience_s
         self._first_by = min(now + pace.publish_s, self._deadline)
@@ -88,6 +90,16 @@ class Ask:
             return GiveUp(self._overdue())
         return self._send_or_wait(now, until=self._deadline)
 
+    @property
+    def may_have_arrived(self) -> bool:
+        """Whether some sending did not plainly fail; one that was interrupted may have arrived as well."""
+        return self._begun > self._failed
+
+    def sending(self, delivery_tag: str) -> str:
+        """What goes on the list now."""
+        self._begun += 1
+        return self.message.encoded(delivery_tag)
+
     def sent(self, now: float) -> None:
         self.sendings += 1
         self._trouble = None
@@ -96,6 +108,7 @@ class Ask:
     def unsent(self, now: float, error: BrokerDown) -> None:
         if self._trouble is None:
             self._pauses = self._pace.reconnect.pauses()
+        self._failed += 1
         self._trouble = error
         self._send_at = now + next(self._pauses, self._pace.reconnect.limit_s)
 

@@ -51,7 +51,7 @@ class Core:
 
     def sending(self, ask: Ask) -> str:
         """The question as it goes on the list; each sending is the same task."""
-        return ask.message.encoded(new_task_id())
+        return ask.sending(new_task_id())
 
     def notes(self, told: list[Call]) -> list[str]:
         """Calls as they go on the list when nobody waits for their answer."""
@@ -85,7 +85,7 @@ class Core:
                 return []
             if ask.answer is None:
                 self._expect_late(ask, now)
-                return [calls.cancel(*request)] if ask.sendings else []
+                return [calls.cancel(*request)] if ask.may_have_arrived else []
             claim_id = ask.answer.claim_id()
             if claim_id is None or self._wanted(request):
                 return []

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PUBLISH_TIMEOUT_S = 1.0
 # A blocked read comes back so often, to notice a connection that has died without a word.
-BLOCK_S = 10
+BLOCK_S = 5
 READ_TIMEOUT_S = BLOCK_S + 5.0
 # What wakes a blocked reader that is to end; it expires if there is none.
 WAKE_UP = "{}"

@@ -53,7 +53,12 @@ def _parked_above_cap(run: Run) -> None:
         with run.deps.store.read() as tx:
             oldest = workers.oldest_parked(tx, org.id, limit=org.parked - org.hot_idle_cap)
         for worker in oldest:
-            _drain(run, worker, f"{org.id} has more parked workers than its cap of {org.hot_idle_cap}", above_floor=True)
+            _drain(
+                run,
+                worker,
+                f"{org.id} has more parked workers than its cap of {org.hot_idle_cap}",
+                above_floor=True,
+            )
 
 
 def _idle_surplus(run: Run) -> None:
@@ -140,7 +145,7 @@ def _expire(run: Run, claim: Claim) -> None:
     """Its holder may still be using the worker, so it drains and is never parked."""
     after = After()
     with run.deps.store.write() as tx:
-        holding.end(tx, run.deps, after, claim.id, ClaimEnd.EXPIRED, expired_only=True)
+        holding.end(tx, run.deps, after, claim.id, ClaimEnd.EXPIRED)
     answering.carry_out(run.deps, after)
 
 

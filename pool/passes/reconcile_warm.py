@@ -81,7 +81,10 @@ def _make_room(run: Run, tx: Tx, after: After, wanted: int) -> None:
     for worker in _those_who_give_way(run.deps, tx):
         if freed >= wanted or not run.acts("gave_way"):
             return
-        if retiring.drain(tx, after, worker, run.deps.by("gives way to a waiter"), above_floor=True) is Outcome.MOVED:
+        if (
+            retiring.drain(tx, after, worker, run.deps.by("gives way to a waiter"), above_floor=True)
+            is Outcome.MOVED
+        ):
             freed += 1
 
 

@@ -89,7 +89,9 @@ class Pass:
         return PERIODS_S[self.name]
 
 
-def run_once(deps: Deps, what: Pass, *, dry_run: bool = False, stopping: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+def run_once(
+    deps: Deps, what: Pass, *, dry_run: bool = False, stopping: Callable[[], bool] = lambda: False
+) -> dict[str, Any]:
     """One run under its lock, as beat asks for it. Held elsewhere, paused or tried just now: skipped quietly."""
     try:
         with deps.locks.taken(what.name, lock_ttl_s(what.name)) as lease:
@@ -119,8 +121,16 @@ def carry_out(deps: Deps, what: Pass, run: Run) -> dict[str, Any]:
         with _recorded(deps, what.name):
             what.run(run)
     except (Interrupted, Transient) as exc:
-        outcome = "interrupted" if isinstance(exc, Interrupted) else "stale" if isinstance(exc, StaleView) else "failed"
-        log.warning("pass_ended_early", name=what.name, outcome=outcome, cause=str(exc), actions=dict(run.actions))
+        outcome = (
+            "interrupted"
+            if isinstance(exc, Interrupted)
+            else "stale"
+            if isinstance(exc, StaleView)
+            else "failed"
+        )
+        log.warning(
+            "pass_ended_early", name=what.name, outcome=outcome, cause=str(exc), actions=dict(run.actions)
+        )
         return _report(deps, what, outcome, cause=str(exc), actions=dict(run.actions))
     if run.overflowed:
         deps.metrics.pass_overflow.labels(what.name).inc()

@@ -56,4 +56,4 @@ def is_open(tx: Tx, profile: ProfileName) -> bool:
 
 
 def every(tx: Tx) -> Mapping[ProfileName, Breaker]:
-    return {ProfileName(r.profile): Breaker(**r._mapping) for r in tx.execute(select(B))}  # noqa: SLF001
+    return {ProfileName(r.profile): Breaker(**r._mapping) for r in tx.execute(select(B))}

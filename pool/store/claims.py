@@ -36,12 +36,12 @@ def start_lease(tx: Tx, claim_id: ClaimId) -> Claim | None:
     return _one(tx.execute(statement).one_or_none())
 
 
-def end(tx: Tx, claim_id: ClaimId, why: ClaimEnd, *, expired_only: bool = False) -> Claim | None:
-    """End a live claim. None: it had ended before, or (`expired_only`) its lease has been renewed meanwhile."""
+def end(tx: Tx, claim_id: ClaimId, why: ClaimEnd) -> Claim | None:
+    """End a live claim. None: it had ended before; or it was to expire, and has been renewed meanwhile."""
     statement = (
         update(C).where(C.c.id == claim_id, C.c.ended_at.is_(None)).values(ended_at=now(), ended_why=why)
     )
-    if expired_only:
+    if why is ClaimEnd.EXPIRED:
         statement = statement.where(*_expired())
     return _one(tx.execute(statement.returning(C)).one_or_none())
 
@@ -65,7 +65,8 @@ def renew(tx: Tx, claim_ids: Sequence[ClaimId]) -> dict[ClaimId, datetime]:
     live = live.order_by(C.c.id).with_for_update()
     ids = [i for (i,) in tx.execute(live)]
     statement = update(C).where(C.c.id.in_(ids)).values(lease_expires_at=plus(now(), C.c.lease_s))
-    return {i: at for i, at in tx.execute(statement.returning(C.c.id, C.c.lease_expires_at))} if ids else {}
+    found = tx.execute(statement.returning(C.c.id, C.c.lease_expires_at)) if ids else ()
+    return {ClaimId(r[0]): r[1] for r in found}
 
 
 def ask_release(tx: Tx, claim_id: ClaimId, condition: str) -> bool:

@@ -34,7 +34,7 @@ def of(tx: Tx, worker_id: WorkerId) -> list[Entry]:
     """A worker's whole life."""
     return [
         Entry(**r._mapping) for r in tx.execute(select(J).where(J.c.worker_id == worker_id).order_by(J.c.id))
-    ]  # noqa: SLF001
+    ]
 
 
 def since(tx: Tx, after_id: int = 0, *, limit: int = 1000) -> list[Entry]:
@@ -42,13 +42,13 @@ def since(tx: Tx, after_id: int = 0, *, limit: int = 1000) -> list[Entry]:
     return [
         Entry(**r._mapping)
         for r in tx.execute(select(J).where(J.c.id > after_id).order_by(J.c.id).limit(limit))
-    ]  # noqa: SLF001
+    ]
 
 
 def latest(tx: Tx, *, limit: int) -> list[Entry]:
     """The newest entries, oldest of them first."""
     newest = tx.execute(select(J).order_by(J.c.id.desc()).limit(limit))
-    return [Entry(**r._mapping) for r in reversed(list(newest))]  # noqa: SLF001
+    return [Entry(**r._mapping) for r in reversed(list(newest))]
 
 
 def disagreements(tx: Tx) -> list[str]:

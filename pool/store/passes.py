@@ -90,4 +90,4 @@ def set_paused(tx: Tx, name: str, *, paused: bool, by: str) -> None:
 
 
 def _row(row: Any) -> PassRow:
-    return PassRow(**{k: row._mapping[k] for k in _FIELDS})  # noqa: SLF001
+    return PassRow(**{k: row._mapping[k] for k in _FIELDS})

@@ -49,7 +49,7 @@ def insert(tx: Tx, pk: RequestPk, asked: Acquire, reply: ReplyTo) -> bool:
         deadline_at=plus(now(), float(asked.wait_s)),
         replies=[[reply.task_id, reply.address]],
     )
-    return tx.execute(statement.on_conflict_do_nothing()).rowcount == 1
+    return tx.execute(statement.on_conflict_do_nothing().returning(R.c.pk)).first() is not None
 
 
 def reopen(tx: Tx, request: Request, reply: ReplyTo) -> None:
@@ -218,7 +218,7 @@ def waiting(tx: Tx) -> list[dict[str, Any]]:
         .group_by(R.c.org, R.c.profile)
         .order_by(R.c.org, R.c.profile)
     )
-    return [dict(r._mapping) for r in tx.execute(statement)]  # noqa: SLF001
+    return [dict(r._mapping) for r in tx.execute(statement)]
 
 
 def fresh_misses(tx: Tx, profile: ProfileName, *, fresh_s: float) -> list[RequestPk]:

@@ -17,20 +17,20 @@ _REQUEST = tuple(f.name for f in fields(Request))
 
 
 def seen(row: Row[Any]) -> Seen:
-    values = {k: row._mapping[k] for k in _SEEN}  # noqa: SLF001 - SQLAlchemy's public name for it
+    values = {k: row._mapping[k] for k in _SEEN}
     return Seen(**values | {"state": State(values["state"])})
 
 
 def claim(row: Row[Any]) -> Claim:
-    values = {k: row._mapping[k] for k in _CLAIM}  # noqa: SLF001
+    values = {k: row._mapping[k] for k in _CLAIM}
     return Claim(**values | {"source": Source(values["source"])})
 
 
 def org(row: Row[Any]) -> Org:
-    return Org(**{k: row._mapping[k] for k in _ORG})  # noqa: SLF001
+    return Org(**{k: row._mapping[k] for k in _ORG})
 
 
 def request(row: Row[Any]) -> Request:
-    values = {k: row._mapping[k] for k in _REQUEST}  # noqa: SLF001
+    values = {k: row._mapping[k] for k in _REQUEST}
     replies = tuple(ReplyTo(task_id=t, address=a) for t, a in values["replies"])
     return Request(**values | {"state": RequestState(values["state"]), "replies": replies})

@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Dialect, Text, literal
 from sqlalchemy.dialects.postgresql import TIMESTAMP
 from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 SQLITE_FORMAT = "%Y-%m-%dT%H:%M:%fZ"
@@ -25,9 +25,7 @@ class Instant(TypeDecorator[datetime]):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        return dialect.type_descriptor(
-            Text() if dialect.name == "sqlite" else TIMESTAMP(timezone=True)
-        )
+        return dialect.type_descriptor(Text() if dialect.name == "sqlite" else TIMESTAMP(timezone=True))
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
         if value is None or dialect.name != "sqlite":

@@ -40,10 +40,14 @@ def postgres() -> list[str]:
     def refusing(name: str) -> str:
         return f"RAISE EXCEPTION USING ERRCODE = 'check_violation', CONSTRAINT = '{name}', MESSAGE = '{name}'"
 
+    def trigger(name: str, event: str, when: str = "", table: str = "workers", function: str = "") -> str:
+        condition = f"WHEN ({when}) " if when else ""
+        return f"CREATE TRIGGER {name} {event} ON {table} FOR EACH ROW {condition}EXECUTE FUNCTION {function or name}()"
+
     values = "NEW.id, {0}, NEW.state, NEW.epoch, NEW.org, NEW.claim_id, NEW.moved_by, NEW.moved_why"
     return [
         f"CREATE FUNCTION workers_guard() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN\n{checks}\n  RETURN NEW; END $$",
-        "CREATE TRIGGER workers_guard BEFORE UPDATE ON workers FOR EACH ROW EXECUTE FUNCTION workers_guard()",
+        trigger("workers_guard", "BEFORE UPDATE"),
         f"""CREATE FUNCTION workers_journal() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
   IF TG_OP = 'INSERT' THEN
     INSERT INTO journal ({_JOURNAL_COLUMNS}) VALUES ({PG_NOW}, {values.format("NULL")});
@@ -51,21 +55,17 @@ def postgres() -> list[str]:
     INSERT INTO journal ({_JOURNAL_COLUMNS}) VALUES ({PG_NOW}, {values.format("OLD.state")});
   END IF;
   RETURN NULL; END $$""",
-        "CREATE TRIGGER workers_journal_insert AFTER INSERT ON workers FOR EACH ROW EXECUTE FUNCTION workers_journal()",
-        "CREATE TRIGGER workers_journal_update AFTER UPDATE ON workers FOR EACH ROW "
-        f"WHEN ({_JOURNALLED}) EXECUTE FUNCTION workers_journal()",
+        trigger("workers_journal_insert", "AFTER INSERT", function="workers_journal"),
+        trigger("workers_journal_update", "AFTER UPDATE", _JOURNALLED, function="workers_journal"),
         f"""CREATE FUNCTION workers_begin() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
   {refusing("every_worker_begins_as_a_slot")}; END $$""",
-        f"CREATE TRIGGER workers_begin BEFORE INSERT ON workers FOR EACH ROW "
-        f"WHEN (NEW.state <> '{State.SPAWNING}') EXECUTE FUNCTION workers_begin()",
+        trigger("workers_begin", "BEFORE INSERT", f"NEW.state <> '{State.SPAWNING}'"),
         f"""CREATE FUNCTION workers_delete() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
   {refusing("live_row_is_never_deleted")}; END $$""",
-        f"CREATE TRIGGER workers_delete BEFORE DELETE ON workers FOR EACH ROW "
-        f"WHEN (OLD.state NOT IN ({_TERMINAL})) EXECUTE FUNCTION workers_delete()",
+        trigger("workers_delete", "BEFORE DELETE", f"OLD.state NOT IN ({_TERMINAL})"),
         f"""CREATE FUNCTION claims_guard() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
   {refusing("ended_claim_stays_ended")}; END $$""",
-        "CREATE TRIGGER claims_guard BEFORE UPDATE ON claims FOR EACH ROW "
-        "WHEN (OLD.ended_at IS NOT NULL) EXECUTE FUNCTION claims_guard()",
+        trigger("claims_guard", "BEFORE UPDATE", "OLD.ended_at IS NOT NULL", table="claims"),
     ]
 
 

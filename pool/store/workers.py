@@ -34,6 +34,14 @@ class PodFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Who is to hold a worker, by which claim."""
+
+    org: OrgId
+    held: Held
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fence:
     """What a row must still be for a write to happen."""
 
@@ -79,12 +87,11 @@ def move(tx: Tx, fence: Fence, to: State, by: By, **columns: Any) -> Outcome:
     return Outcome.FENCED if get(tx, fence.worker_id) else Outcome.GONE
 
 
-def take(
-    tx: Tx, worker: Seen, to: State, held: Held, org: OrgId, by: By, pod: PodFacts | None = None
-) -> Outcome:
+def take(tx: Tx, worker: Seen, to: State, holder: Holder, by: By, pod: PodFacts | None = None) -> Outcome:
     """A holder for a worker that has none: the epoch grows."""
     facts = {} if pod is None else pod.columns() | {"ready_at": now()}
-    columns = {"epoch": held.epoch, "org": org, "claim_id": held.claim_id, "heartbeat_at": now()}
+    held = holder.held
+    columns = {"epoch": held.epoch, "org": holder.org, "claim_id": held.claim_id, "heartbeat_at": now()}
     return move(tx, Fence.on(worker), to, by, **columns, **facts)
 
 

@@ -407,6 +407,7 @@ class DriverContract:
     def test_several_watches_tell_the_same(self, ground: Ground, driver: Driver, other: Driver) -> None:
         with Watcher(driver) as one, Watcher(other) as two:
             pod = ground.make_ready(driver.create(ground.spec()))
+            assert one.wait_for(Pod, pod.name).uid == two.wait_for(Pod, pod.name).uid
             driver.delete(pod.name, pod.uid, grace_s=0)
             assert one.wait_for(Gone, pod.name) == two.wait_for(Gone, pod.name)
 

@@ -250,10 +250,12 @@ class TestAgainstCelery:
         pool = AsyncPool(service.url)
 
         async def once() -> str:
-            async with pool.acquire("acme") as worker:
-                return worker.claim_id
+            return (await pool.acquire("acme")).claim_id
 
-        assert asyncio.run(once()) != asyncio.run(once())
+        first, second = asyncio.run(once()), asyncio.run(once())
+        assert first != second
+        for claim_id in (first, second):
+            eventually(lambda claim_id=claim_id: service.claim(claim_id) == "clean")  # type: ignore[misc]
 
 
 class TestGivingUp:
@@ -414,15 +416,12 @@ class TestRenewing:
     ) -> None:
         with Pool(url) as pool:
             worker = granted_by(script, background, lambda: pool.acquire("acme", lease_s=5))
-            tasks = {script.take("pool.renew").task_id for _ in range(4)}
-            assert len(tasks) >= 2, "several rounds"
+            rounds = {script.take("pool.renew").task_id for _ in range(2)}
+            assert len(rounds) == 2
             assert not worker.lost
             assert worker.auth
-            message = script.take("pool.renew")
-            while script.is_idle() and not worker.lost:
-                script.answer(message, {"renewed": {}, "gone": {worker.claim_id: "expired"}})
-                message = script.take("pool.renew") if not worker.wait_lost(0.2) else message
-            assert worker.cause == "expired"
+            script.answer(script.take("pool.renew"), {"renewed": {}, "gone": {worker.claim_id: "expired"}})
+            assert worker.wait_lost(LIMIT_S), "the server's word counts when it comes"
 
 
 class TestProcesses:
@@ -455,7 +454,10 @@ class TestProcesses:
     ) -> None:
         endpoint = granted_by(script, background, lambda: Pool(url).acquire("acme").endpoint)
         assert endpoint
-        assert script.take("pool.release").kwargs["claim_id"] == "c-1"
+        message = script.take("pool.renew", "pool.release")
+        while message.task == "pool.renew":
+            message = script.take("pool.renew", "pool.release")
+        assert message.kwargs["claim_id"] == "c-1"
 
     def test_a_forked_child_has_a_reply_list_of_its_own_and_leaves_the_parents_claims_alone(
         self, url: str, script: Script

@@ -25,7 +25,7 @@ from tests.contracts.driver import DriverContract  # noqa: E402
 from tests.support.local_ground import LocalGround, environ_of, open_files_of  # noqa: E402
 from tests.support.waiting import eventually  # noqa: E402
 
-# What another process runs: it makes the pod `w-one` and prints its uid. `BEFORE` runs first.
+# What another process runs: once it is told to, it makes the pod `w-one` and prints its uid.
 CREATOR = """
     import os, signal, sys
     from pathlib import Path
@@ -34,6 +34,7 @@ CREATOR = """
 
     ground = LocalGround(Path(sys.argv[1]))
     {before}
+    print("here", flush=True)
     sys.stdin.readline()
     print(ground.driver().create(ground.spec()).uid, flush=True)
     {after}
@@ -73,7 +74,7 @@ def creator(ground: LocalGround, *, before: str = "", after: str = "") -> subpro
 
 def test_a_pod_outlives_its_killed_creator_and_is_adopted(ground: LocalGround, driver: LocalDriver) -> None:
     with creator(ground, after=KILL_ITSELF) as dead:
-        uid = dead.communicate("\n")[0].strip()
+        uid = dead.communicate("\n")[0].split()[-1]
     assert dead.returncode == -signal.SIGKILL
     pod = ground.make_ready(driver.create(ground.spec()))
     assert pod.uid == uid
@@ -145,6 +146,9 @@ def test_a_process_not_yet_known_is_waited_for_not_doubled(ground: LocalGround, 
 
 def test_processes_that_race_to_create_make_one_pod(ground: LocalGround, driver: LocalDriver) -> None:
     racers = [creator(ground) for _ in range(4)]
+    for racer in racers:
+        assert racer.stdout is not None
+        assert racer.stdout.readline() == "here\n"
     for racer in racers:
         assert racer.stdin is not None
         racer.stdin.write("\n")

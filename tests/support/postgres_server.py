@@ -84,9 +84,9 @@ class PostgresServer:
         """As if the machine had taken it away; the next start recovers."""
         self.stop(signal.SIGQUIT)
 
-    def create_database(self, name: str) -> str:
+    def create_database(self, name: str, *, template: str = "template1") -> str:
         with psycopg.connect(self.url(), autocommit=True) as connection:
-            connection.execute(f'CREATE DATABASE "{name}"')
+            connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY file_copy')
         return self.url(name)
 
     def drop_database(self, name: str) -> None:

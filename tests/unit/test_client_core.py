@@ -46,6 +46,7 @@ def an_acquire(request_id: str | None = "r-1", *, wait_s: float = 0, grace_s: fl
 
 def asked(core: Core, call: calls.Call | None = None) -> Ask:
     ask = core.ask(call or an_acquire(), threading.Event(), 0.0)
+    core.sending(ask)
     ask.sent(0.0)
     return ask
 
@@ -228,8 +229,16 @@ class TestLeaving:
     def test_what_was_never_sent_is_not_cancelled_but_a_grant_is_still_released(self) -> None:
         core = a_core()
         ask = core.ask(an_acquire(), threading.Event(), 0.0)
+        core.sending(ask)
+        ask.unsent(1.0, BrokerDown("refused"))
         assert core.abandon(ask, 2.0) == []
         assert core.answered(answer(ask, GRANT), 3.0) == [calls.release("c-1", "clean")]
+
+    def test_what_was_interrupted_while_being_sent_is_cancelled(self) -> None:
+        core = a_core()
+        ask = core.ask(an_acquire(), threading.Event(), 0.0)
+        core.sending(ask)
+        assert core.abandon(ask, 0.1) == [calls.cancel("acme", "r-1")]
 
     def test_leaving_a_release_or_a_renewal_tells_nobody_anything(self) -> None:
         core = a_core()

@@ -156,14 +156,17 @@ class Handler(BaseHTTPRequestHandler):
     def _serve_holder(self, path: str, body: str) -> None:
         scheme, _, token = self.headers.get("Authorization", "").partition(" ")
         claim, epoch = (self.headers.get(h, "") for h in (tokens.HEADER_CLAIM, tokens.HEADER_EPOCH))
-        entered = self.server.state.enter(claim, epoch, token if scheme == "Bearer" else "")
-        if isinstance(entered, Denial):
-            self._respond(_denied(entered))
-            return
-        try:
-            self._respond(self._answer(entered, path, body))
-        finally:
-            self.server.state.leave()
+        with self.server.state.answering():
+            entered = self.server.state.enter(claim, epoch, token if scheme == "Bearer" else "")
+            if isinstance(entered, Denial):
+                answer = _denied(entered)
+            else:
+                # Over before its answer is sent: who has the answer is told the truth by `GET /sessions`.
+                try:
+                    answer = self._answer(entered, path, body)
+                finally:
+                    self.server.state.leave()
+            self._respond(answer)
 
     def _answer(self, holder: Holder, path: str, body: str) -> Answer:
         state = self.server.state
@@ -200,7 +203,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(text)
-        # Sent before the request counts as over: a worker that leaves does not cut its last answer.
+        # Sent before it counts as answered: a worker that leaves does not cut its last answer.
         self.wfile.flush()
 
 

@@ -5,8 +5,9 @@ The epoch only rises. A holder with a lower one is refused from the moment that 
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from pool import tokens
@@ -34,7 +35,9 @@ class WorkerState:
         self._now = now
         self._changed = threading.Condition()
         self._holder: Holder | None = None
+        # Work counts for the word; answers that are not sent yet count only for leaving, which would cut them.
         self._in_flight = 0
+        self._answering = 0
         self._session_open = False
         self._draining = False
         self._used_at: float | None = None
@@ -44,6 +47,18 @@ class WorkerState:
     @property
     def draining(self) -> bool:
         return self._draining
+
+    @contextlib.contextmanager
+    def answering(self) -> Iterator[None]:
+        """While inside, an answer is owed to somebody."""
+        with self._changed:
+            self._answering += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._answering -= 1
+                self._changed.notify_all()
 
     def enter(self, claim_id: str, epoch: str, token: str) -> Holder | Denial:
         """Begin a request of a claim; each that begins must `leave`."""
@@ -64,7 +79,6 @@ class WorkerState:
         with self._changed:
             self._in_flight -= 1
             self._used_at = self._now()
-            self._changed.notify_all()
 
     def open_session(self, holder: Holder) -> Denial | None:
         """Be busy until it is closed or a newer holder comes. Opening it twice is opening it once."""
@@ -112,9 +126,9 @@ class WorkerState:
             self._draining = True
 
     def wait_unused(self, within_s: float) -> bool:
-        """Wait until nothing is in flight or open; False if that took too long."""
+        """Wait until no session is open and every answer is sent; False if that took too long."""
         with self._changed:
-            return self._changed.wait_for(lambda: not (self._in_flight or self._session_open), within_s)
+            return self._changed.wait_for(lambda: not (self._answering or self._session_open), within_s)
 
     def _presented(self, claim_id: str, epoch: str, token: str) -> Holder | None:
         # Python reads digits of all scripts and of any length; a claim's epoch is written in plain ones.

@@ -1,0 +1,346 @@
+"""Spawning, activating, stamping, retiring, observing: one worker at a time, delivered twice, late or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pool import activating, observing, retiring, spawning, stamping
+from pool.contract import Pending
+from pool.drivers.port import LABEL_BUSY, NOTE_CLAIM, NOTE_DO_NOT_DISRUPT, NOTE_ORG, Gone, Phase
+from pool.errors import Refused, Transient
+from pool.ids import WorkerId
+from pool.records import Held
+from pool.states import Outcome, Reason, State
+from pool.store import orgs, schema, workers
+from tests.support.world import World
+
+
+class ScriptedWorkerApi:
+    """Answers activations as the test says."""
+
+    def __init__(self, *outcomes: Exception | None) -> None:
+        self.outcomes = list(outcomes)
+        self.bodies: list[Any] = []
+
+    def activate(self, url: str, body: Any, headers: Mapping[str, str], timeout_s: float) -> None:
+        self.bodies.append(body)
+        outcome = self.outcomes.pop(0) if self.outcomes else None
+        if outcome is not None:
+            raise outcome
+
+    def healthy(self, url: str, timeout_s: float) -> bool:
+        return True
+
+
+def _slot(world: World) -> WorkerId:
+    with world.store.write() as tx:
+        worker_id = world.deps.ids.worker()
+        orgs.take_slots(tx, 1, 0)
+        workers.insert_slots(tx, world.deps.settings.profiles["default"], "rev", [worker_id], world.deps.by("test"))
+    return worker_id
+
+
+def _activating(world: World, *outcomes: Exception | None, **profile: Any) -> ScriptedWorkerApi:
+    api = ScriptedWorkerApi(*outcomes)
+    world.profile(activation_path="/activate", **profile)
+    world.deps = replace(world.deps, worker_api=api)
+    return api
+
+
+def test_a_spawn_delivered_twice_makes_one_pod(world: World) -> None:
+    worker = _slot(world)
+    assert spawning.spawn(world.deps, worker) is Outcome.MOVED
+    assert spawning.spawn(world.deps, worker) is Outcome.MOVED
+    assert list(world.driver.pods) == [worker]
+    assert world.worker(worker).pod_uid == world.driver.pods[worker].uid
+
+
+def test_a_spawn_that_fails_frees_its_slot_at_once(world: World) -> None:
+    world.configure(max_workers=1)
+    worker = _slot(world)
+    world.driver.refuses_to_create = "no room"
+    spawning.spawn(world.deps, worker)
+    assert world.state_of(worker) is State.RETIRED
+    assert orgs_live(world) == 0
+    world.driver.refuses_to_create = ""
+    task = world.waits("acme")
+    world.refill()
+    world.settle()
+    (pod,) = world.driver.pods
+    world.driver.become_ready(pod)
+    world.observe()
+    assert world.broker.answers_for(task)[0]["outcome"] == "granted"
+
+
+def test_a_spawn_whose_slot_was_given_up_meanwhile_leaves_no_pod(world: World) -> None:
+    worker = _slot(world)
+    slot = world.worker(worker)
+    create = world.driver.create
+
+    def given_up_while_creating(spec: Any) -> Any:
+        pod = create(spec)
+        spawning.fail(world.deps, slot, "gave up")
+        return create(replace(spec, name=pod.name))
+
+    world.driver.create = given_up_while_creating  # type: ignore[method-assign]
+    spawning.spawn(world.deps, worker)
+    assert world.driver.pods == {}
+    assert world.state_of(worker) is State.RETIRED
+
+
+def test_a_requester_that_leaves_while_a_worker_spawns_costs_nothing(world: World) -> None:
+    world.profile(warm_target=0)
+    world.acquire("acme", request_id="r", wait_s=30)
+    world.refill()
+    world.deliver("pool.spawn")
+    world.cancel("acme", "r")
+    (pod,) = world.driver.pods
+    world.driver.become_ready(pod)
+    world.observe()
+    assert world.state_of(pod) is State.IDLE
+    assert world.granted("bolt").worker_id == pod
+
+
+def test_a_pod_of_another_image_is_never_handed_out(world: World) -> None:
+    worker = _slot(world)
+    spawning.spawn(world.deps, worker)
+    world.driver.change(worker, image="something/else")
+    world.driver.become_ready(worker)
+    world.observe()
+    world.settle()
+    assert world.state_of(worker) is State.RETIRED
+    assert world.driver.pods == {}
+
+
+def test_activation_makes_the_worker_hot_before_anybody_is_answered(world: World) -> None:
+    api = _activating(world, activation_payload={"org": "{org}", "tier": "{values.tier}"})
+    world.org("acme", values={"tier": "gold"})
+    (worker,) = world.warm(1)
+    assert isinstance(world.acquire("acme", task_id="t"), Pending)
+    assert world.state_of(worker) is State.RESERVED
+    assert world.broker.answers_for("t") == []
+    world.deliver("pool.activate")
+    assert world.state_of(worker) is State.HOT
+    assert world.broker.answers_for("t")[0]["source"] == "warm"
+    assert api.bodies == [{"org": "acme", "tier": "gold"}]
+
+
+def test_the_lease_starts_when_the_worker_is_hot(world: World) -> None:
+    _activating(world)
+    world.warm(1)
+    world.acquire("acme", task_id="t", lease_s=30)
+    world.pass_time(20)
+    world.deliver("pool.activate")
+    (claim,) = world.rows("claims")
+    assert round((claim.lease_expires_at - claim.created_at).total_seconds()) == 50
+
+
+def test_a_parked_worker_needs_no_second_activation(world: World) -> None:
+    api = _activating(world)
+    world.warm(1)
+    world.acquire("acme", task_id="t")
+    world.deliver("pool.activate")
+    world.release(str(world.broker.answers_for("t")[0]["claim_id"]))
+    assert world.granted("acme")
+    assert len(api.bodies) == 1
+
+
+def test_a_failed_activation_retires_the_worker_and_tries_another(world: World) -> None:
+    _activating(world, Refused("activation_failed", detail="bad day"), None)
+    first, second = world.warm(2)
+    world.acquire("acme", task_id="t")
+    world.settle()
+    assert world.broker.answers_for("t")[0]["worker_id"] == second
+    assert world.state_of(first) is State.RETIRED
+
+
+def test_an_activation_that_keeps_failing_is_answered_after_its_tries(world: World) -> None:
+    _activating(world, *[Transient("no answer")] * 5)
+    world.warm(5)
+    world.acquire("acme", task_id="t")
+    world.settle()
+    (answer,) = world.broker.answers_for("t")
+    assert answer["reason"] == Reason.ACTIVATION_FAILED
+    assert "no answer" in answer["detail"]
+    assert len(world.workers(State.IDLE)) == 2
+
+
+def test_a_requester_that_leaves_while_its_worker_activates_costs_nothing(world: World) -> None:
+    _activating(world)
+    (worker,) = world.warm(1)
+    world.acquire("acme", task_id="t", request_id="r", wait_s=30)
+    assert world.cancel("acme", "r") == "cancelled"
+    world.deliver("pool.activate")
+    assert world.state_of(worker) is State.HOT_IDLE
+    assert [a["reason"] for a in world.broker.answers_for("t")] == ["cancelled"]
+    assert world.granted("acme").worker_id == worker
+
+
+def test_a_worker_abandoned_in_activation_goes_to_the_orgs_next_waiter(world: World) -> None:
+    _activating(world)
+    world.profile(warm_target=0, activation_path="/activate")
+    (worker,) = world.warm(1)
+    world.acquire("acme", task_id="gone", request_id="r", wait_s=30)
+    world.acquire("acme", task_id="next", wait_s=30)
+    world.cancel("acme", "r")
+    world.deliver("pool.activate")
+    assert world.broker.answers_for("next")[0]["worker_id"] == worker
+
+
+def test_a_late_activation_of_an_ended_claim_does_nothing(world: World) -> None:
+    _activating(world)
+    (worker,) = world.warm(1)
+    world.acquire("acme", task_id="t")
+    ((_, given),) = [m for m in world.broker.sent if m[0] == "pool.activate"]
+    held = Held(**given)
+    activating.fail(world.deps, held, "swept")
+    assert activating.activate(world.deps, held) is Outcome.FENCED
+    assert world.state_of(worker) is State.DRAINING
+
+
+def test_an_activation_that_is_alive_is_not_taken_over(world: World) -> None:
+    _activating(world)
+    world.warm(1)
+    world.acquire("acme", task_id="t")
+    ((_, given),) = [m for m in world.broker.sent if m[0] == "pool.activate"]
+    held = Held(**given)
+    assert activating._enter(world.deps, held) is not None
+    assert activating._enter(world.deps, held) is None
+    world.pass_time(16)
+    assert activating._enter(world.deps, held) is not None
+
+
+def test_a_stamp_says_what_the_row_says_and_then_writes_nothing(world: World) -> None:
+    (worker,) = world.warm(1)
+    granted = world.granted("acme")
+    world.deliver("pool.stamp")
+    pod = world.driver.pods[worker]
+    assert pod.labels[LABEL_BUSY] == "true"
+    assert pod.annotations[NOTE_CLAIM] == granted.claim_id
+    assert pod.annotations[NOTE_DO_NOT_DISRUPT] == "true"
+    before = world.driver.calls.count(("stamp", worker))
+    assert stamping.stamp(world.deps, WorkerId(worker))
+    assert world.driver.calls.count(("stamp", worker)) == before
+    world.release(granted.claim_id)
+    world.deliver("pool.stamp")
+    pod = world.driver.pods[worker]
+    assert pod.labels[LABEL_BUSY] == "false"
+    assert NOTE_DO_NOT_DISRUPT not in pod.annotations
+    assert pod.annotations[NOTE_ORG] == "acme"
+
+
+def test_a_pod_never_carries_two_orgs_stamps(world: World) -> None:
+    (worker,) = world.warm(1)
+    world.release(world.granted("acme").claim_id)
+    world.deliver()
+    with pytest.raises(Exception, match="one_org_for_life|one org for life"), world.store.write() as tx:
+        tx.execute(schema.workers.update().values(org="bolt"))
+    stamping.stamp(world.deps, WorkerId(worker))
+    assert world.driver.pods[worker].annotations[NOTE_ORG] == "acme"
+
+
+def test_a_holder_is_told_that_its_pod_is_terminating_and_keeps_it(world: World) -> None:
+    (worker,) = world.warm(1)
+    granted = world.granted("acme")
+    world.driver.change(worker, terminating=True)
+    world.observe()
+    assert world.state_of(worker) is State.HOT
+    answer = world.renew(granted.claim_id)
+    assert list(answer["renewed"]) == [granted.claim_id]
+    assert "terminating" in answer["leaving"][granted.claim_id]
+    world.release(granted.claim_id)
+    assert world.state_of(worker) is State.DRAINING
+
+
+def test_an_idle_pod_that_terminates_leaves_at_once(world: World) -> None:
+    (worker,) = world.warm(1)
+    world.driver.change(worker, terminating=True)
+    world.observe()
+    assert world.state_of(worker) is State.DRAINING
+    assert world.refused("acme")
+
+
+def test_a_pod_that_is_gone_ends_its_claim_with_the_cause(world: World) -> None:
+    world.org("acme", cap=1)
+    (worker,) = world.warm(1)
+    granted = world.granted("acme")
+    world.driver.take_away(worker)
+    world.observe()
+    assert world.state_of(worker) is State.LOST
+    assert world.renew(granted.claim_id)["gone"] == {granted.claim_id: "worker_lost"}
+    assert orgs_live(world) == 0
+    world.warm(1)
+    assert world.granted("acme")
+
+
+def test_a_container_that_ended_is_lost_and_its_pod_removed(world: World) -> None:
+    (worker,) = world.warm(1)
+    world.driver.change(worker, phase=Phase.ENDED, ready=False, trouble="OOMKilled", exit_code=137)
+    world.observe()
+    assert world.state_of(worker) is State.LOST
+    assert world.driver.pods == {}
+    assert any("OOMKilled" in row.why and "137" in row.why for row in world.rows("journal"))
+
+
+def test_an_old_word_of_the_watch_loses_nothing(world: World) -> None:
+    (worker,) = world.warm(1)
+    uid = world.driver.pods[worker].uid
+    observing.observe(world.deps, Gone(name=worker, uid=uid))
+    assert world.state_of(worker) is State.IDLE
+
+
+def test_two_observers_do_no_harm(world: World) -> None:
+    worker = _slot(world)
+    spawning.spawn(world.deps, worker)
+    world.driver.become_ready(worker)
+    for seen in world.driver.drain_events() * 2:
+        observing.observe(world.deps, seen)
+    assert world.state_of(worker) is State.IDLE
+    assert [row.to_state for row in world.rows("journal")] == ["spawning", "idle"]
+
+
+def test_a_delete_that_fails_leaves_the_row_draining_and_is_tried_again(world: World) -> None:
+    (worker,) = world.warm(1)
+    world.release(world.granted().claim_id, "tainted")
+    world.driver.down = True
+    world.deliver()
+    assert world.state_of(worker) is State.DRAINING
+    assert orgs_live(world) == 1
+    world.driver.down = False
+    world.pass_time(20)
+    world.run_pass("reap")
+    world.settle()
+    assert world.state_of(worker) is State.RETIRED
+    assert orgs_live(world) == 0
+
+
+def test_a_late_retire_of_a_worker_in_use_does_nothing(world: World) -> None:
+    (worker,) = world.warm(1)
+    world.granted("acme")
+    assert retiring.retire(world.deps, WorkerId(worker)) is Outcome.FENCED
+    assert worker in world.driver.pods
+
+
+def test_protect_before_grant_makes_the_grant_wait_for_its_stamp(world: World) -> None:
+    world.configure(protect_before_grant=True)
+    (worker,) = world.warm(1)
+    assert isinstance(world.acquire("acme", task_id="one"), Pending)
+    assert world.broker.answers_for("one") == []
+    world.deliver("pool.activate")
+    assert world.driver.pods[worker].labels[LABEL_BUSY] == "true"
+    (answer,) = world.broker.answers_for("one")
+    world.release(str(answer["claim_id"]))
+    world.deliver()
+    assert isinstance(world.acquire("acme", task_id="two"), Pending)
+    assert world.state_of(worker) is State.HOT
+    world.deliver("pool.activate")
+    assert world.broker.answers_for("two")[0]["source"] == "hot_idle"
+
+
+def orgs_live(world: World) -> int:
+    with world.store.read() as tx:
+        return int(orgs.pool_row(tx).live)

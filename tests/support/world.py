@@ -1,0 +1,275 @@
+"""A whole pool in one process for tests of the verbs: a real store, a driver, and a broker whose messages the test delivers itself, so that
+the order of lines is the order of events."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sqlalchemy import select, update
+
+from pool import activating, claiming, observing, retiring, spawning, stamping
+from pool.clock import SystemClock
+from pool.contract import Acquire, Cancel, Granted, Pending, RefusedAnswer, Release, Renew
+from pool.deps import Deps
+from pool.errors import Transient
+from pool.ids import ClaimId, OrgId, ProfileName, RequestPk, WorkerId
+from pool.locks import Lease
+from pool.metrics import Metrics
+from pool.passes import PASSES
+from pool.passes.reconcile_warm import refill_once
+from pool.passes.running import Run, carry_out
+from pool.records import Held, ReplyTo, Seen
+from pool.settings import OrgDefaults, PoolSettings, Profile, Settings
+from pool.states import State
+from pool.store import Store, journal, orgs, schema, workers
+from pool.store.lane import canary_answered
+from pool.workerapi import HttpWorkerApi
+from tests.support.podless import PodlessDriver
+
+
+class CountingIds:
+    """Ids in the order in which they are asked for."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+
+    def worker(self) -> WorkerId:
+        return WorkerId(f"w-{next(self._numbers):06d}")
+
+    def claim(self) -> ClaimId:
+        return ClaimId(f"c-{next(self._numbers):06d}")
+
+    def request(self) -> RequestPk:
+        return RequestPk(f"r-{next(self._numbers):06d}")
+
+    def token(self) -> str:
+        return f"t-{next(self._numbers):06d}"
+
+
+@dataclass
+class HeldMessages:
+    """A broker that keeps what was sent until the test delivers it, drops it, or delivers it twice."""
+
+    sent: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    replies: list[tuple[ReplyTo, dict[str, Any]]] = field(default_factory=list)
+    nudged: set[str] = field(default_factory=set)
+    down: bool = False
+
+    def send(self, task: str, **arguments: Any) -> None:
+        self.sent.append((task, arguments))
+
+    def reply(self, to: ReplyTo, answer: Mapping[str, Any]) -> None:
+        if self.down:
+            raise Transient("redis is down")
+        self.replies.append((to, dict(answer)))
+
+    def nudge(self, profile: ProfileName) -> None:
+        self.nudged.add(profile)
+
+    def answers_for(self, task_id: str) -> list[dict[str, Any]]:
+        return [answer for to, answer in self.replies if to.task_id == task_id]
+
+
+class FreeLocks:
+    """Locks that are always free, for tests that are not about locks."""
+
+    @contextmanager
+    def taken(self, name: str, ttl_s: float) -> Iterator[Lease | None]:
+        yield _AlwaysHeld()
+
+    def holder(self, name: str) -> str | None:
+        return None
+
+
+class _AlwaysHeld:
+    def held(self) -> bool:
+        return True
+
+
+class World:
+    """Everything a test needs, with short names for what happens in it."""
+
+    def __init__(self, store: Store, settings: Settings | None = None) -> None:
+        self.store = store
+        self.driver = PodlessDriver()
+        self.broker = HeldMessages()
+        self.deps = Deps(
+            store=store,
+            broker=self.broker,
+            locks=FreeLocks(),
+            worker_api=HttpWorkerApi(),
+            clock=SystemClock(),
+            ids=CountingIds(),
+            metrics=Metrics(),
+            settings=settings or Settings(),
+            master_key=b"k" * 32,
+            who="test",
+            make_driver=lambda: self.driver,
+        )
+        self._tasks = itertools.count(1)
+
+    def configure(self, *, profiles: Mapping[str, Profile] | None = None, orgs_auto_create: bool = True, **pool: Any) -> None:
+        """Other settings, from here on."""
+        settings = replace(self.deps.settings, pool=replace(self.deps.settings.pool, **pool), orgs_auto_create=orgs_auto_create)
+        if profiles is not None:
+            settings = replace(settings, profiles=profiles)
+        self.deps = replace(self.deps, settings=settings)
+
+    def profile(self, name: str = "default", **changes: Any) -> None:
+        """Change or add one profile."""
+        known = dict(self.deps.settings.profiles)
+        known[name] = replace(known.get(name, Profile(name=name)), **changes)
+        self.configure(profiles=known)
+
+    def org(self, name: str, **settings: Any) -> None:
+        with self.store.write() as tx:
+            orgs.seed(tx, OrgId(name), OrgDefaults())
+            if settings:
+                orgs.change(tx, OrgId(name), settings)
+
+    # What callers do.
+
+    def acquire(self, org: str = "acme", *, task_id: str | None = None, **given: Any) -> Granted | RefusedAnswer | Pending:
+        task_id = task_id or f"task-{next(self._tasks)}"
+        asked = Acquire.parse({"org": org, **given}, task_id=task_id, ttl_max_s=self.deps.settings.pool.hot_idle_ttl_max_s)
+        return claiming.acquire(self.deps, asked, ReplyTo(task_id=task_id))
+
+    def granted(self, org: str = "acme", **given: Any) -> Granted:
+        answer = self.acquire(org, **given)
+        assert isinstance(answer, Granted), answer
+        return answer
+
+    def refused(self, org: str = "acme", **given: Any) -> RefusedAnswer:
+        answer = self.acquire(org, **given)
+        assert isinstance(answer, RefusedAnswer), answer
+        return answer
+
+    def waits(self, org: str = "acme", **given: Any) -> str:
+        """An acquire that waits; its task id."""
+        task_id = f"task-{next(self._tasks)}"
+        answer = self.acquire(org, task_id=task_id, **{"wait_s": 30, **given})
+        assert isinstance(answer, Pending), answer
+        return task_id
+
+    def release(self, claim_id: str, condition: str = "clean") -> str:
+        return str(claiming.release(self.deps, Release.parse(claim_id, condition))["outcome"])
+
+    def renew(self, *claim_ids: str) -> dict[str, Any]:
+        return claiming.renew(self.deps, Renew.parse(list(claim_ids)))
+
+    def cancel(self, org: str, request_id: str) -> str:
+        return str(claiming.cancel(self.deps, Cancel.parse(org, request_id))["outcome"])
+
+    # What the pool does.
+
+    def deliver(self, *only: str, times: int = 1) -> int:
+        """Run the messages that were sent (of these tasks, or all), as Celery would. How many."""
+        taken = [m for m in self.broker.sent if not only or m[0] in only]
+        self.broker.sent = [m for m in self.broker.sent if m not in taken]
+        for task, arguments in taken:
+            for _ in range(times):
+                self._run(task, arguments)
+        return len(taken)
+
+    def settle(self, rounds: int = 10) -> None:
+        """Deliver messages and observe pods until nothing moves any more."""
+        for _ in range(rounds):
+            moved = self.deliver()
+            self.observe()
+            if not moved and not self.broker.sent:
+                return
+
+    def observe(self) -> None:
+        """All that the watch would tell."""
+        for seen in self.driver.drain_events():
+            observing.observe(self.deps, seen)
+
+    def run_pass(self, name: str, *, dry_run: bool = False) -> dict[str, Any]:
+        return carry_out(self.deps, PASSES[name], Run(deps=self.deps, name=name, dry_run=dry_run))
+
+    def refill(self, profile: str = "default") -> None:
+        refill_once(self.deps, ProfileName(profile))
+
+    def warm(self, count: int, profile: str = "default") -> list[str]:
+        """So many idle workers, made as the pool makes them."""
+        before = {w.id for w in self.workers(State.IDLE)}
+        with self.store.write() as tx:
+            shape = self.deps.settings.profiles[profile]
+            ids = [self.deps.ids.worker() for _ in range(count)]
+            orgs.take_slots(tx, count, 0)
+            workers.insert_slots(tx, shape, "rev", ids, self.deps.by("test"))
+        for worker_id in ids:
+            spawning.spawn(self.deps, worker_id)
+            self.driver.become_ready(worker_id)
+        self.observe()
+        return [w.id for w in self.workers(State.IDLE) if w.id not in before]
+
+    def pass_time(self, seconds: float) -> None:
+        """The database's clock moves on."""
+        with self.store.write() as tx:
+            tx.execute(update(schema.clock).values(shift_s=schema.clock.c.shift_s + seconds))
+
+    def canary(self) -> None:
+        with self.store.write() as tx:
+            canary_answered(tx, gap_s=10)
+
+    # What is there.
+
+    def workers(self, *states: State) -> list[Seen]:
+        with self.store.read() as tx:
+            return workers.live(tx, states=frozenset(states or State))
+
+    def worker(self, worker_id: str) -> Seen:
+        with self.store.read() as tx:
+            found = workers.get(tx, WorkerId(worker_id))
+        assert found is not None
+        return found
+
+    def state_of(self, worker_id: str) -> State:
+        return self.worker(worker_id).state
+
+    def held(self, granted: Granted) -> Held:
+        return Held(worker_id=WorkerId(granted.worker_id), claim_id=ClaimId(granted.claim_id), epoch=granted.epoch)
+
+    def rows(self, table: str) -> list[Any]:
+        with self.store.read() as tx:
+            return list(tx.execute(select(schema.metadata.tables[table])))
+
+    def check(self) -> None:
+        """What must hold at any moment: rows agree with themselves, counters with what they count, the journal with the table."""
+        with self.store.snapshot() as tx:
+            found = orgs.miscounted(tx) + journal.disagreements(tx)
+            for row in workers.live(tx, states=frozenset(State)):
+                found += [f"{row.id}: {v}" for v in row.violations()]
+        assert not found, found
+
+    def _run(self, task: str, given: dict[str, Any]) -> None:
+        match task:
+            case "pool.spawn":
+                spawning.spawn(self.deps, given["worker_id"])
+            case "pool.retire":
+                retiring.retire(self.deps, given["worker_id"])
+            case "pool.stamp":
+                stamping.stamp(self.deps, given["worker_id"])
+            case "pool.activate":
+                activating.activate(self.deps, Held(**given))
+            case "pool.canary":
+                self.canary()
+            case _:
+                raise AssertionError(f"no such task: {task}")
+
+
+STOP = threading.Event()
+
+
+def a_profile(**changes: Any) -> Profile:
+    return replace(Profile(), **changes)
+
+
+def some_settings(**pool: Any) -> Settings:
+    return Settings(pool=replace(PoolSettings(), **pool))
