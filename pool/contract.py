@@ -198,7 +198,8 @@ def _text(name: str, value: Any) -> str:
 
 
 def _whole(name: str, value: Any, least: int, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or int(value) != value:
+    fraction = isinstance(value, float) and not value.is_integer()  # so are infinity and "not a number"
+    if isinstance(value, bool) or not isinstance(value, int | float) or fraction:
         raise InvalidInput(
             name, f"must be a whole number of seconds from {least} to {most}, got {_shown(value)}"
         )
@@ -212,5 +213,8 @@ def _hashable(value: Any) -> Any:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # digits without end, or lists within lists
+        text = f"a {type(value).__name__} too large to show"
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -14,7 +14,7 @@ from pool.drivers.port import Gone, Phase, Pod, Role
 from pool.errors import Transient
 from pool.ids import WorkerId
 from pool.records import Seen
-from pool.states import CLAIMED, TERMINAL, ClaimEnd, Outcome, State
+from pool.states import CLAIMABLE, CLAIMED, TERMINAL, ClaimEnd, Outcome, State
 from pool.store import Tx, breakers, orgs, workers
 from pool.store.workers import PodFacts
 
@@ -74,6 +74,8 @@ def _changed(deps: Deps, worker: Seen, pod: Pod) -> None:
             stamping.tell_leaving(deps, worker, "its pod is terminating")
     elif worker.state is State.SPAWNING and pod.usable:
         _ready(deps, worker, pod)
+    elif worker.state in CLAIMABLE and not pod.ready:
+        _unhealthy(deps, worker, pod)
 
 
 def _ready(deps: Deps, worker: Seen, pod: Pod) -> None:
@@ -88,6 +90,19 @@ def _ready(deps: Deps, worker: Seen, pod: Pod) -> None:
         matching.offer(tx, deps, after, slot, PodFacts(uid=pod.uid, endpoint=pod.endpoint, node=pod.node))
         breakers.succeeded(tx, slot.profile)
     answering.carry_out(deps, after)
+
+
+def _unhealthy(deps: Deps, worker: Seen, pod: Pod) -> None:
+    """Unclaimed and not ready: it leaves. A claimed one stays; only its container's end ends its claim."""
+    after = After()
+    with deps.store.write() as tx:
+        retiring.drain(
+            tx,
+            after,
+            worker,
+            deps.by(f"its pod is not ready any more{': ' + pod.trouble if pod.trouble else ''}"),
+        )
+    after.send(deps)
 
 
 def _ended(deps: Deps, worker: Seen, pod: Pod) -> None:

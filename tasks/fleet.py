@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import structlog
+from celery.exceptions import Reject
 
 from pool import activating, retiring, spawning, stamping
 from pool.errors import Transient
@@ -20,7 +21,7 @@ log = structlog.get_logger(__name__)
 def spawn(worker_id: str) -> str:
     """Give a slot its pod."""
     if app.stopping.is_set():
-        return "stopping"
+        raise Reject("stopping: somebody else makes this pod", requeue=True)
     return str(_left_to_the_pass(lambda: spawning.spawn(app.deps, WorkerId(worker_id))))
 
 

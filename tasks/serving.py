@@ -11,6 +11,7 @@ from celery import bootsteps, signals
 
 from pool import observing
 from pool.errors import Transient
+from pool.passes import fallback
 from tasks.app import app
 from tasks.reporting import set_up_logging, touch
 
@@ -65,6 +66,7 @@ def _started(**_: Any) -> None:
     log.info("worker_starting", role=app.role, who=deps.who)
     if app.role == "fleet":
         _begin("observer", lambda: observing.follow(deps, app.stopping))
+        _begin("fallback", lambda: fallback.watch_over(deps, app.stopping))
     elif app.role == "passes":
         _begin("pod cache", _keep_cache)
 

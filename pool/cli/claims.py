@@ -47,8 +47,7 @@ def acquire(
     Exit codes: 3 refused (the reason is printed), else the command's.
     """
     settings = settings_of(context)
-    # Without a command nobody is left here to renew: the claim then lives for one lease.
-    pool = Pool(config.broker_url(settings), renews=bool(command))
+    pool = Pool(config.broker_url(settings), name="cli")
     try:
         worker = pool.acquire(org, profile, wait_s=wait, lease_s=lease, ttl_s=ttl, request_id=request_id)
     except Refused as exc:
@@ -56,6 +55,7 @@ def acquire(
         raise typer.Exit(3) from exc
     if not command:
         _print(worker, json=json)
+        pool.let_go(worker.claim_id)  # nobody is left here to renew it: it lives for one lease
         return
     code = 1
     try:

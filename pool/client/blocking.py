@@ -79,6 +79,10 @@ class Pool:
         """Withdraw a request that waits: "cancelled", "already_answered" or "unknown_request"."""
         return self._session().ask(calls.cancel(org, request_id), calls.outcome)
 
+    def let_go(self, claim_id: str) -> None:
+        """Renew it no more, without releasing it: it lives on until its lease ends, or until whoever was given it releases it."""
+        self._session().core.holdings.drop(claim_id)
+
     def holds(self, claim_id: str) -> bool:
         """Whether this pool, in this process, renews that claim."""
         return self._session().core.holdings.holds(claim_id)

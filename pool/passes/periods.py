@@ -5,6 +5,11 @@ from __future__ import annotations
 PERIODS_S: dict[str, float] = {
     "reconcile_warm": 5.0,
     "reap": 5.0,
+    "guard_disruption": 2.0,
+    "sweep_stuck": 15.0,
+    "sweep_orphans": 30.0,
+    "reconcile_headroom": 15.0,
+    "collect_garbage": 3600.0,
 }
 
 

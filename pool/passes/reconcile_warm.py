@@ -3,7 +3,7 @@ per profile, so that runs that overlap make no more than one would. At the pool'
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 from pool import answering, matching, planning, profiles, retiring
@@ -17,14 +17,30 @@ from pool.states import Outcome, State
 from pool.store import Tx, breakers, lock_profile_shared, lock_reconcile, orgs, passes, requests, workers
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pods:
+    """What the driver says of pods, by name."""
+
+    usable: frozenset[str]
+    unschedulable: frozenset[str]
+
+    @classmethod
+    def seen_by(cls, run: Run) -> Pods:
+        pods = run.cluster().pods
+        return cls(
+            usable=frozenset(p.name for p in pods if p.usable),
+            unschedulable=frozenset(p.name for p in pods if p.unschedulable),
+        )
+
+
 def run(run: Run) -> None:
     """All profiles. The pods come before the rows: a row is warm only if its pod was there."""
-    alive = _usable(run)
+    pods = Pods.seen_by(run)
     for name, profile in run.deps.settings.profiles.items():
-        reconcile(run, ProfileName(name), profile, alive)
+        reconcile(run, ProfileName(name), profile, pods)
 
 
-def reconcile(run: Run, name: ProfileName, profile: Profile, alive: Collection[str]) -> None:
+def reconcile(run: Run, name: ProfileName, profile: Profile, pods: Pods) -> None:
     """One profile."""
     after = After()
     with run.deps.store.write() as tx:
@@ -32,13 +48,13 @@ def reconcile(run: Run, name: ProfileName, profile: Profile, alive: Collection[s
         if not run.dry_run:
             lock_profile_shared(tx, name)
             run.did("waiter_matched", matching.match(tx, run.deps, after, name))
-        short = _make_slots(run, tx, after, profile, alive)
+        short = _make_slots(run, tx, after, profile, pods)
         if short:
             _make_room(run, tx, after, short)
     answering.carry_out(run.deps, after)
 
 
-def supply(tx: Tx, deps: Deps, profile: Profile, alive: Collection[str], *, misses: int) -> planning.Supply:
+def supply(tx: Tx, deps: Deps, profile: Profile, pods: Pods, *, misses: int) -> planning.Supply:
     """What one profile needs and has, as this transaction sees it."""
     pool, name = deps.settings.pool, ProfileName(profile.name)
     idle = workers.ids_in_state(tx, name, State.IDLE)
@@ -46,12 +62,12 @@ def supply(tx: Tx, deps: Deps, profile: Profile, alive: Collection[str], *, miss
         target=planning.clamped_target(profile.warm_target, pool.max_workers),
         waiters=requests.count_waiting(tx, name),
         misses=misses,
-        warm=sum(1 for i in idle if i in alive),
-        spawning=workers.count_young_slots(tx, name, younger_than_s=pool.stuck_cutoff_s),
+        warm=sum(1 for i in idle if i in pods.usable),
+        spawning=_on_their_way(tx, deps, name, pods),
     )
 
 
-def _make_slots(run: Run, tx: Tx, after: After, profile: Profile, alive: Collection[str]) -> int:
+def _make_slots(run: Run, tx: Tx, after: After, profile: Profile, pods: Pods) -> int:
     """Slots for what is missing. How many waiters stay without one because the pool is at its cap."""
     deps, name = run.deps, ProfileName(profile.name)
     run.must_go_on()
@@ -59,7 +75,7 @@ def _make_slots(run: Run, tx: Tx, after: After, profile: Profile, alive: Collect
         return 0
     # Locked, to be consumed with the slots that are made for them, or with what is there for them already.
     misses = requests.fresh_misses(tx, name, fresh_s=deps.settings.pool.miss_fresh_s)
-    seen = supply(tx, deps, profile, alive, misses=len(misses))
+    seen = supply(tx, deps, profile, pods, misses=len(misses))
     wanted = planning.slots_wanted(seen)
     if run.dry_run:
         run.did("slots_made", wanted)
@@ -105,12 +121,16 @@ def refill_once(deps: Deps, name: ProfileName) -> dict[str, Any]:
     if profile is None or paused:
         return {"outcome": "paused" if paused else "unknown_profile"}
     event = Run(deps=deps, name="reconcile_warm")
-    reconcile(event, name, profile, _usable(event))
+    reconcile(event, name, profile, Pods.seen_by(event))
     return {"outcome": "ok", "actions": dict(event.actions)}
 
 
-def _usable(run: Run) -> set[str]:
-    return {p.name for p in run.cluster().pods if p.usable}
+def _on_their_way(tx: Tx, deps: Deps, name: ProfileName, pods: Pods) -> int:
+    """Slots that may still become workers: the young ones, and those that find no node and are kept for a while."""
+    pool = deps.settings.pool
+    young = workers.young_slots(tx, name, younger_than_s=pool.stuck_cutoff_s)
+    kept = workers.young_slots(tx, name, younger_than_s=max(pool.unschedulable_limit_s, pool.stuck_cutoff_s))
+    return len(young) + sum(1 for i in kept if i in pods.unschedulable and i not in young)
 
 
 RECONCILE_WARM = Pass(name="reconcile_warm", run=run)

@@ -15,6 +15,7 @@ from pool.settings import Profile
 from pool.states import CLAIMABLE, CLAIMED, LIVE, Outcome, State
 from pool.store import rows
 from pool.store.engine import Tx
+from pool.store.schema import claims as C
 from pool.store.schema import workers as W
 from pool.store.sql import now, plus
 
@@ -259,6 +260,21 @@ def idle_since(tx: Tx, profile: ProfileName, *, older_than_s: float, limit: int)
     return [rows.seen(r) for r in tx.execute(statement)]
 
 
+def silent_bindings(tx: Tx, *, for_s: float, limit: int) -> list[Seen]:
+    """Claims that are being bound, and of which nobody has said for so long that he is at it. A hot worker whose lease has not begun
+    is being bound, too."""
+    unleased = (
+        select(C.c.id).where(C.c.id == W.c.claim_id, C.c.ended_at.is_(None), C.c.hot_at.is_(None)).exists()
+    )
+    statement = (
+        select(W)
+        .where(W.c.state.in_(sorted(CLAIMED)), W.c.heartbeat_at <= plus(now(), -float(for_s)), unleased)
+        .order_by(W.c.heartbeat_at, W.c.id)
+        .limit(limit)
+    )
+    return [rows.seen(r) for r in tx.execute(statement)]
+
+
 def unsent_slots(tx: Tx, *, older_than_s: float, limit: int) -> list[Seen]:
     """Slots without a pod whose task was sent longer ago than its budget: it got lost."""
     statement = (
@@ -290,12 +306,14 @@ def ids_in_state(tx: Tx, profile: ProfileName, state: State) -> list[WorkerId]:
     return [WorkerId(i) for (i,) in tx.execute(statement)]
 
 
-def count_young_slots(tx: Tx, profile: ProfileName, *, younger_than_s: float) -> int:
-    """Slots that may still become workers."""
-    statement = select(func.count()).where(
-        W.c.profile == profile, W.c.state == State.SPAWNING, W.c.state_since > plus(now(), -younger_than_s)
+def young_slots(tx: Tx, profile: ProfileName, *, younger_than_s: float) -> set[WorkerId]:
+    """Slots that are not older than this."""
+    statement = select(W.c.id).where(
+        W.c.profile == profile,
+        W.c.state == State.SPAWNING,
+        W.c.state_since > plus(now(), -float(younger_than_s)),
     )
-    return int(tx.execute(statement).scalar_one())
+    return {WorkerId(i) for (i,) in tx.execute(statement)}
 
 
 def _first(tx: Tx, statement: Select[Any]) -> Seen | None:

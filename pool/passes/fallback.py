@@ -1,0 +1,65 @@
+"""The fallback: every fleet worker reaps by itself when nobody else does. It needs neither beat nor Redis nor the lock, and never ends a lease, since callers
+may be cut off from renewing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pool import retiring
+from pool.deps import Broker, Deps
+from pool.errors import PoolError
+from pool.ids import ProfileName, WorkerId
+from pool.passes import reap
+from pool.passes.periods import PERIODS_S
+from pool.passes.running import Interrupted, Run, log
+from pool.records import ReplyTo
+from pool.store import passes
+
+SILENT_PERIODS = 3
+
+
+def watch_over(deps: Deps, stop: threading.Event) -> None:
+    """Look once per period; reap here while `reap` is silent and not paused."""
+    while not deps.clock.wait(stop, PERIODS_S["reap"]):
+        try:
+            reap_if_dark(deps, stop)
+        except Interrupted:
+            return
+        except PoolError as exc:
+            log.warning("fallback_failed", cause=str(exc))
+
+
+def reap_if_dark(deps: Deps, stop: threading.Event) -> bool:
+    """The same reap without lease expiry. It records no success: the pass stays visibly dark."""
+    with deps.store.read() as tx:
+        dark = passes.silent_for(tx, "reap", SILENT_PERIODS * PERIODS_S["reap"])
+    deps.metrics.fallback_active.set(1 if dark else 0)
+    if not dark:
+        return False
+    deps.metrics.fallback_runs.inc()
+    here = replace(deps, broker=RetiresHere(deps))
+    run = Run(deps=here, name="reap", still_ours=lambda: not stop.is_set())
+    reap.without_expiry(run)
+    log.warning("fallback_reaped", **{k: v for k, v in run.actions.items() if v})
+    return True
+
+
+class RetiresHere:
+    """A broker for when there may be none: pods are deleted in this process, and what else was to be sent waits for its pass."""
+
+    def __init__(self, deps: Deps) -> None:
+        self._deps = deps
+        self._broker: Broker = deps.broker
+
+    def send(self, task: str, **arguments: Any) -> None:
+        if task == "pool.retire":
+            retiring.retire(self._deps, WorkerId(arguments["worker_id"]))
+
+    def reply(self, to: ReplyTo, answer: Mapping[str, Any]) -> None:
+        self._broker.reply(to, answer)
+
+    def nudge(self, profile: ProfileName) -> None:
+        """The refill waits for its pass."""

@@ -1,0 +1,27 @@
+"""guard_disruption: busy means protected, idle means not, judged by what the pods themselves say. It writes nothing by itself: where row and pod
+differ it calls the same `stamp` that the claim's own event calls. In a quiet pool it makes no call at all."""
+
+from __future__ import annotations
+
+from pool import stamping
+from pool.errors import Transient
+from pool.passes.running import Pass, Run, log
+from pool.states import CLAIMABLE, CLAIMED
+from pool.store import workers
+
+
+def run(run: Run) -> None:
+    """Pods first, rows after."""
+    pods = {p.name: p for p in run.cluster().pods}
+    with run.deps.store.read() as tx:
+        rows = workers.live(tx, states=CLAIMED | CLAIMABLE)
+    due = [w for w in rows if (pod := pods.get(w.id)) is not None and stamping.is_due(w, pod)]
+    for worker in run.bounded(due):
+        if run.acts("stamped"):
+            try:
+                stamping.stamp(run.deps, worker.id)
+            except Transient as exc:
+                log.warning("stamp_failed", worker=worker.id, cause=str(exc))
+
+
+GUARD_DISRUPTION = Pass(name="guard_disruption", run=run)

@@ -1,0 +1,41 @@
+"""reconcile_headroom: a constant number of worker-sized placeholder pods, which real workers push aside. Nothing that workers do raises it; 0 deletes them."""
+
+from __future__ import annotations
+
+from pool.drivers.port import PodSpec, Role
+from pool.passes.running import Pass, Run
+from pool.profiles import revision
+
+
+def run(run: Run) -> None:
+    """Make what is missing, delete what is too many."""
+    wanted = run.deps.settings.pool.headroom
+    there = sorted(
+        (p for p in run.cluster().pods if p.role == Role.PLACEHOLDER and not p.terminating),
+        key=lambda p: (p.age_s, p.name),
+    )
+    for pod in run.bounded(there[wanted:]):
+        if run.acts("placeholder_deleted"):
+            run.deps.driver.delete(pod.name, pod.uid, grace_s=0)
+    for _ in range(min(run.limit, max(0, wanted - len(there)))):
+        if run.acts("placeholder_made"):
+            run.deps.driver.create(_placeholder(run))
+
+
+def _placeholder(run: Run) -> PodSpec:
+    """The size of the largest profile, under a name of its own."""
+    profile = max(run.deps.settings.profiles.values(), key=lambda p: (p.cpu_millicores, p.memory_mib, p.name))
+    return PodSpec(
+        name=f"placeholder-{run.deps.ids.worker()}"[:63],
+        profile=profile.name,
+        revision=revision(profile),
+        image=profile.image,
+        cpu_millicores=profile.cpu_millicores,
+        memory_mib=profile.memory_mib,
+        port=profile.port,
+        grace_s=0,
+        role=Role.PLACEHOLDER,
+    )
+
+
+RECONCILE_HEADROOM = Pass(name="reconcile_headroom", run=run)

@@ -1,0 +1,140 @@
+"""sweep_orphans: pods without rows and rows without pods. Pods are listed before rows are read; a view that failed or is old decides nothing; what was
+ever somebody's is deleted only on two proofs, one of them the pod's own. Over-releasing is worse than leaking."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pool import observing
+from pool.drivers.port import Listing, Pod, Role, Word
+from pool.ids import WorkerId
+from pool.passes.running import Pass, Run, log
+from pool.records import Seen
+from pool.states import LIVE, PODDED, TERMINAL, State
+from pool.store import suspects, workers
+from pool.store.suspects import Kind
+
+YOUNG_S = 120.0
+YOUNG_STAMPED_S = 300.0
+STAMPED_PER_RUN = 10
+EMPTY_RUNS, EMPTY_AGE_S = 3, 60.0
+
+
+def run(run: Run) -> None:
+    """The whole comparison of one listing with the table."""
+    listing = _listing(run)
+    pods = {p.name: p for p in listing.pods if p.role == Role.WORKER}
+    with run.deps.store.read() as tx:
+        expected = workers.live(tx, states=LIVE)
+        known = workers.get_many(tx, [WorkerId(n) for n in pods])
+    if pods or not _has_pods(expected) or _emptiness_is_proven(run, listing):
+        _rows_without_pods(run, expected, pods)
+    unowned = [p for p in pods.values() if _is_unowned(p, known.get(WorkerId(p.name)))]
+    _never_stamped(run, [p for p in unowned if not p.ever_stamped])
+    _stamped(run, [p for p in unowned if p.ever_stamped])
+    _companions(run, pods, {w.id for w in expected})
+
+
+def _listing(run: Run) -> Listing:
+    """As the watch knows it; an empty one is worth a consistent read before anybody believes it."""
+    listing = run.cluster()
+    return listing if listing.pods else run.deps.driver.list()
+
+
+def _has_pods(rows: Sequence[Seen]) -> bool:
+    return any(_expects_pod(w) for w in rows)
+
+
+def _expects_pod(worker: Seen) -> bool:
+    return worker.state in PODDED - {State.DRAINING} or (
+        worker.state is State.SPAWNING and worker.pod_uid is not None
+    )
+
+
+def _emptiness_is_proven(run: Run, listing: Listing) -> bool:
+    """No pods at all while rows expect some: believed after three consistent reads with the anchor, over a minute."""
+    with run.deps.store.write() as tx:
+        if not listing.anchored:
+            suspects.forget(tx, Kind.EMPTY_CLUSTER, "all")
+            return False
+        seen = suspects.see(tx, Kind.EMPTY_CLUSTER, "all", "no pods, but rows")
+    proven = seen.runs >= EMPTY_RUNS and seen.age_s >= EMPTY_AGE_S
+    if not proven:
+        log.warning("empty_cluster_not_believed", runs=seen.runs, age_s=seen.age_s)
+    return proven
+
+
+def _rows_without_pods(run: Run, rows: Sequence[Seen], pods: Mapping[str, Pod]) -> None:
+    """Absent in two runs and in a read of its own: lost. A row whose pod was replaced under its name has lost its own, too."""
+    missing = [w for w in rows if _expects_pod(w) and not _is_there(w, pods)]
+    with run.deps.store.write() as tx:
+        if pods:
+            suspects.forget(tx, Kind.EMPTY_CLUSTER, "all")
+        suspects.forget_others(tx, Kind.ROW_WITHOUT_POD, {w.id for w in missing})
+        runs = {
+            w.id: suspects.see(tx, Kind.ROW_WITHOUT_POD, w.id, "its pod is absent").runs
+            for w in run.bounded(missing)
+        }
+    for worker in run.bounded(missing):
+        if runs[worker.id] < 2 or not run.acts("row_lost"):
+            continue
+        pod = run.deps.driver.read(worker.id)
+        if pod is None or pod.uid != worker.pod_uid:
+            observing.lose(run.deps, worker, "its pod is absent")
+
+
+def _is_there(worker: Seen, pods: Mapping[str, Pod]) -> bool:
+    pod = pods.get(worker.id)
+    return pod is not None and worker.pod_uid in {None, pod.uid}
+
+
+def _is_unowned(pod: Pod, row: Seen | None) -> bool:
+    """Nobody in the table counts on this pod. Draining rows still do: their deletion is on its way."""
+    if pod.terminating:
+        return False
+    return row is None or row.state in TERMINAL or row.pod_uid not in {None, pod.uid}
+
+
+def _never_stamped(run: Run, pods: Sequence[Pod]) -> None:
+    for pod in run.bounded([p for p in pods if p.age_s >= YOUNG_S]):
+        if run.acts("orphan_deleted"):
+            log.info("orphan_deleted", pod=pod.name, age_s=pod.age_s)
+            run.deps.driver.delete(pod.name, pod.uid)
+
+
+def _stamped(run: Run, pods: Sequence[Pod]) -> None:
+    """The table says unused in two runs, it is old enough, and the pod itself says so: then, and a few at a time."""
+    old = [p for p in pods if p.age_s >= YOUNG_STAMPED_S]
+    with run.deps.store.write() as tx:
+        suspects.forget_others(tx, Kind.STAMPED_POD, {p.uid for p in old})
+        runs = {
+            p.uid: suspects.see(tx, Kind.STAMPED_POD, p.uid, f"pod {p.name} has no row").runs for p in old
+        }
+    ripe = [p for p in old if runs[p.uid] >= 2]
+    run.overflowed |= len(ripe) > STAMPED_PER_RUN
+    for pod in ripe[:STAMPED_PER_RUN]:
+        word = run.deps.driver.word(pod)
+        if word is not Word.UNUSED:
+            run.did("orphan_held")
+            with run.deps.store.write() as tx:
+                suspects.note(
+                    tx, Kind.STAMPED_POD, pod.uid, f"pod {pod.name} has no row and says it is {word}: held"
+                )
+            log.warning("orphan_held", pod=pod.name, word=str(word))
+        elif run.acts("orphan_deleted"):
+            log.info("orphan_deleted", pod=pod.name, age_s=pod.age_s, stamped=True)
+            run.deps.driver.delete(pod.name, pod.uid)
+
+
+def _companions(run: Run, pods: Mapping[str, Pod], rows: set[WorkerId]) -> None:
+    """A secret or account whose pod is gone, in two runs."""
+    left = [c for c in run.deps.driver.companions() if c not in pods and c not in rows]
+    with run.deps.store.write() as tx:
+        suspects.forget_others(tx, Kind.COMPANION, left)
+        runs = {c: suspects.see(tx, Kind.COMPANION, c, "its pod is gone").runs for c in run.bounded(left)}
+    for name in run.bounded(left):
+        if runs[name] >= 2 and run.acts("companion_deleted"):
+            run.deps.driver.delete_companions(name)
+
+
+SWEEP_ORPHANS = Pass(name="sweep_orphans", run=run)

@@ -1,0 +1,102 @@
+"""sweep_stuck: what should have moved on by now and has not. Slots without a worker, claims whose activation has fallen silent, messages that got
+lost, and workers that do not answer their probe. A heart-beating activation is never taken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from pool import activating, retiring, spawning
+from pool.after import After
+from pool.drivers.port import Pod
+from pool.ids import ProfileName
+from pool.passes.running import Pass, Run
+from pool.records import Held, Seen
+from pool.states import CLAIMABLE, State
+from pool.store import suspects, workers
+from pool.store.suspects import Kind
+
+PROBE_FAILURES = 3
+_PROBES_AT_ONCE = 16
+_PROBE_TIMEOUT_S = 2.0
+
+
+def run(run: Run) -> None:
+    """Pods are looked at first; rows after them."""
+    pods = {p.name: p for p in run.cluster().pods}
+    _stuck_slots(run, pods)
+    _lost_spawns(run)
+    _silent_claims(run)
+    _probes(run)
+
+
+def _stuck_slots(run: Run, pods: Mapping[str, Pod]) -> None:
+    pool = run.deps.settings.pool
+    with run.deps.store.read() as tx:
+        found = workers.in_state(tx, State.SPAWNING, older_than_s=pool.stuck_cutoff_s, limit=run.limit + 1)
+        kept_too_long = {
+            w.id
+            for w in workers.in_state(
+                tx, State.SPAWNING, older_than_s=pool.unschedulable_limit_s, limit=run.limit + 1
+            )
+        }
+    for slot in run.bounded(found):
+        pod = pods.get(slot.id)
+        if pod is not None and pod.unschedulable and slot.id not in kept_too_long:
+            continue  # nowhere to run yet: kept, not churned
+        if run.acts("slot_freed"):
+            trouble = f": {pod.trouble}" if pod is not None and pod.trouble else ""
+            spawning.fail(run.deps, slot, f"not ready after {pool.stuck_cutoff_s} s{trouble}")
+
+
+def _lost_spawns(run: Run) -> None:
+    """A slot without a pod whose message is older than its budget: sent again, once per budget."""
+    with run.deps.store.read() as tx:
+        found = workers.unsent_slots(
+            tx, older_than_s=run.deps.settings.pool.spawn_budget_s, limit=run.limit + 1
+        )
+    for slot in run.bounded(found):
+        if run.acts("spawn_sent_again"):
+            with run.deps.store.write() as tx:
+                workers.sent_again(tx, slot)
+            run.deps.broker.send("pool.spawn", worker_id=slot.id)
+
+
+def _silent_claims(run: Run) -> None:
+    cutoff_s = run.deps.settings.pool.activation_stuck_s
+    with run.deps.store.read() as tx:
+        found = workers.silent_bindings(tx, for_s=cutoff_s, limit=run.limit + 1)
+    for worker in run.bounded(found):
+        if worker.claim_id is not None and run.acts("binding_freed"):
+            held = Held(worker_id=worker.id, claim_id=worker.claim_id, epoch=worker.epoch)
+            activating.fail(run.deps, held, f"no sign of life for {cutoff_s} s while {worker.state}")
+
+
+def _probes(run: Run) -> None:
+    """Unclaimed workers of profiles that have a probe. Three failures in a row, whoever asked, and it leaves; a claimed one is never asked."""
+    probed = {name: p.probe_path for name, p in run.deps.settings.profiles.items() if p.probe_path}
+    if not probed:
+        return
+    with run.deps.store.read() as tx:
+        found = [w for name in probed for w in workers.live(tx, states=CLAIMABLE, profile=ProfileName(name))]
+    some = list(run.bounded(found))
+
+    def healthy(worker: Seen) -> bool:
+        return run.deps.worker_api.healthy(f"{worker.endpoint}{probed[worker.profile]}", _PROBE_TIMEOUT_S)
+
+    with ThreadPoolExecutor(_PROBES_AT_ONCE) as threads:
+        answers = list(threads.map(healthy, some))
+    run.must_go_on()  # a probe that was cut short by a shutdown is not a failure
+    failing = [w for w, ok in zip(some, answers, strict=True) if not ok]
+    with run.deps.store.write() as tx:
+        suspects.forget_others(tx, Kind.PROBE, {w.id for w in failing})
+        seen = {w.id: suspects.see(tx, Kind.PROBE, w.id, "does not answer its probe").runs for w in failing}
+    for worker in failing:
+        if seen[worker.id] >= PROBE_FAILURES and run.acts("unhealthy_drained"):
+            after = After()
+            with run.deps.store.write() as tx:
+                retiring.drain(tx, after, worker, run.deps.by(f"{PROBE_FAILURES} probes in a row failed"))
+            after.send(run.deps)
+
+
+SWEEP_STUCK = Pass(name="sweep_stuck", run=run)

@@ -1,0 +1,68 @@
+"""Suspicions: what was seen once and must be seen again before anything is done about it. In the table, since any replica may make the second
+observation."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from pool.store.engine import Tx, now
+from pool.store.schema import suspects as T
+from pool.store.sql import now as now_sql
+
+
+class Kind(StrEnum):
+    """What is suspected."""
+
+    STAMPED_POD = "stamped_pod"
+    ROW_WITHOUT_POD = "row_without_pod"
+    COMPANION = "companion"
+    EMPTY_CLUSTER = "empty_cluster"
+    PROBE = "probe"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspicion:
+    """How often and for how long it has been seen, this time included."""
+
+    runs: int
+    age_s: float
+
+
+def see(tx: Tx, kind: Kind, subject: str, detail: str = "") -> Suspicion:
+    """It was seen in this run."""
+    dialect = postgresql if tx.dialect.name == "postgresql" else sqlite
+    first = {"first_seen_at": now_sql(), "last_seen_at": now_sql(), "runs": 0, "detail": detail}
+    tx.execute(dialect.insert(T).values(kind=kind, subject=subject, **first).on_conflict_do_nothing())
+    mine = (T.c.kind == kind) & (T.c.subject == subject)
+    tx.execute(update(T).where(mine).values(runs=T.c.runs + 1, last_seen_at=now_sql(), detail=detail))
+    row = tx.execute(select(T.c.runs, T.c.first_seen_at).where(mine)).one()
+    return Suspicion(runs=row.runs, age_s=(now(tx) - row.first_seen_at).total_seconds())
+
+
+def forget_others(tx: Tx, kind: Kind, seen: Collection[str]) -> None:
+    """What was not seen this time is no longer suspected: two observations in a row count, not two in a lifetime."""
+    known = {s for (s,) in tx.execute(select(T.c.subject).where(T.c.kind == kind))}
+    if gone := known - set(seen):
+        tx.execute(delete(T).where(T.c.kind == kind, T.c.subject.in_(gone)))
+
+
+def note(tx: Tx, kind: Kind, subject: str, detail: str) -> None:
+    """What was found out about it, for people."""
+    tx.execute(update(T).where(T.c.kind == kind, T.c.subject == subject).values(detail=detail))
+
+
+def forget(tx: Tx, kind: Kind, subject: str) -> None:
+    tx.execute(delete(T).where(T.c.kind == kind, T.c.subject == subject))
+
+
+def every(tx: Tx, kind: Kind | None = None) -> list[tuple[str, str, int, str]]:
+    """Kind, subject, runs and detail of all that is suspected."""
+    statement = select(T.c.kind, T.c.subject, T.c.runs, T.c.detail).order_by(T.c.kind, T.c.subject)
+    if kind is not None:
+        statement = statement.where(T.c.kind == kind)
+    return [(r.kind, r.subject, r.runs, r.detail) for r in tx.execute(statement)]

@@ -1,0 +1,307 @@
+"""A real deployment for tests: a broker, a database, and the pool's own processes, each of which a test may kill, freeze,
+stop or start again. Nothing of it is left behind, and that is checked."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from sqlalchemy import func, select, update
+
+from pool.clock import SystemClock
+from pool.drivers.local.driver import LocalDriver
+from pool.embedded.components import READY_FILE_VARIABLE
+from pool.states import State
+from pool.store import Store, connect, journal, orgs, schema
+from pool.store.journal import Entry
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import eventually
+
+ROOT = Path(__file__).parents[2]
+EVERYTHING = ("acquire", "fleet", "bind", "passes", "beat")
+START_LIMIT_S = 90.0
+TAIL_LINES = 25
+# The smallest that nest, so that what is waited for comes soon.
+SMALL_BUDGETS: dict[str, Any] = {
+    "pod_ready_limit_s": 30,
+    "spawn_budget_s": 30,
+    "stuck_cutoff_s": 40,
+    "activation_budget_s": 5,
+    "activation_heartbeat_s": 1,
+    "activation_stuck_s": 3,
+    "activation_tries": 2,
+    "call_timeout_s": 5,
+    "visibility_timeout_s": 70,
+    "fleet_threads": 8,
+    "bind_threads": 8,
+}
+
+
+class Part:
+    """One process of a deployment; over restarts it keeps its log."""
+
+    def __init__(self, name: str, folder: Path, env: Mapping[str, str]) -> None:
+        self.name = name
+        self.log_file = folder / "logs" / f"{name}.log"
+        self._ready_file = folder / "run" / f"{name}.ready"
+        self._env = {**env, READY_FILE_VARIABLE: str(self._ready_file)}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, f"{self.name} was never started"
+        return self._process.pid
+
+    def start(self) -> None:
+        role = self.name.partition("-")[0]
+        words = ["beat"] if role == "beat" else ["worker", role]
+        self._ready_file.unlink(missing_ok=True)
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "pool.cli", *words],
+                cwd=ROOT, env=self._env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+
+    def wait_ready(self) -> None:
+        eventually(lambda: self._ready_file.exists() or not self.alive(), within_s=START_LIMIT_S)
+        assert self._ready_file.exists(), f"{self.name} ended with {self.exit_code()}:\n{self.tail()}"
+
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def exit_code(self) -> int | None:
+        return None if self._process is None else self._process.poll()
+
+    def send(self, sig: signal.Signals) -> None:
+        if self.alive():
+            os.kill(self.pid, sig)
+
+    def kill(self) -> None:
+        """As a crash or the kernel would."""
+        self.send(signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait(timeout=30)
+
+    def terminate(self, within_s: float = 60.0) -> int:
+        """Ask it to end; its exit code."""
+        self.send(signal.SIGTERM)
+        assert self._process is not None
+        return self._process.wait(timeout=within_s)
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """It exists and does nothing."""
+        self.send(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.send(signal.SIGCONT)
+
+    def log(self) -> str:
+        return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
+
+    def tail(self) -> str:
+        lines = self.log().splitlines()[-TAIL_LINES:]
+        return "\n".join(f"  {self.name} | {line}" for line in lines)
+
+
+class System:
+    """One deployment under one folder. `settings` are the tables of its warmpool.toml; pool settings are the smallest that
+    nest unless they are given."""
+
+    def __init__(self, folder: Path, database_url: str = "", *, settings: Mapping[str, Any] | None = None) -> None:
+        self.folder = folder
+        for place in (folder, folder / "logs", folder / "run"):
+            place.mkdir(mode=0o700, exist_ok=True)
+        self.redis = RedisServer(appendonly=True)
+        self.database_url = database_url or f"sqlite:///{folder / 'pool.db'}"
+        self.config = folder / "warmpool.toml"
+        self.configure(settings or {})
+        self.env = {
+            **{k: v for k, v in os.environ.items() if not k.startswith("WARMPOOL_")},
+            "WARMPOOL_CONFIG": str(self.config),
+            "WARMPOOL_DATA_DIR": str(folder),
+            "WARMPOOL_DATABASE_URL": self.database_url,
+            "WARMPOOL_BROKER_URL": self.redis.url,
+        }
+        self.parts: dict[str, Part] = {}
+        self.store: Store = connect(self.database_url, connections=5)
+
+    def configure(self, settings: Mapping[str, Any]) -> None:
+        """What processes read that start from here on."""
+        self.config.write_text(as_toml({**settings, "pool": {**SMALL_BUDGETS, **settings.get("pool", {})}}))
+
+    # What runs.
+
+    def __enter__(self) -> Self:
+        try:
+            self.redis.start()
+            self.command("migrate")
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, *names: str) -> Self:
+        """Start these processes (a second one of a role is named role-2) and wait until each is ready."""
+        for name in names:
+            self.parts.setdefault(name, Part(name, self.folder, self.env)).start()
+        for name in names:
+            self.parts[name].wait_ready()
+        return self
+
+    def mend(self) -> Self:
+        """Start what a test has ended."""
+        self.run(*[name for name, part in self.parts.items() if not part.alive()])
+        return self
+
+    def __getitem__(self, name: str) -> Part:
+        return self.parts[name]
+
+    def command(self, *words: str, ok: Sequence[int] = (0,)) -> str:
+        """Run a `warmpool` command on this deployment; what it printed."""
+        done = subprocess.run(
+            [sys.executable, "-m", "pool.cli", *words], cwd=ROOT, env=self.env, capture_output=True, text=True, timeout=90
+        )
+        assert done.returncode in ok, f"warmpool {' '.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def close(self) -> None:
+        """End everything, and see that it is so."""
+        for part in self.parts.values():
+            part.kill()
+        clear_pods(self.folder / "local")
+        self.store.close()
+        self.redis.close()
+        left = processes_about(self.folder)
+        assert not left, f"left running: {left}"
+
+    # What is there.
+
+    def count(self, *states: State, profile: str = "default") -> int:
+        W = schema.workers
+        with self.store.read() as tx:
+            found = select(func.count()).select_from(W).where(W.c.profile == profile, W.c.state.in_(states))
+            return int(tx.execute(found).scalar_one())
+
+    def wait_idle(self, count: int, *, profile: str = "default", within_s: float = 60.0) -> None:
+        """Until so many workers are warm; what the processes said if they do not become so."""
+        try:
+            eventually(lambda: self.count(State.IDLE, profile=profile) >= count, within_s=within_s, every_s=0.1)
+        except AssertionError as exc:
+            warm = self.count(State.IDLE, profile=profile)
+            raise AssertionError(f"{warm} of {count} {profile} workers are warm\n{self.tails()}") from exc
+
+    def live_claims(self, *, org: str | None = None) -> list[str]:
+        C = schema.claims
+        found = select(C.c.id).where(C.c.ended_at.is_(None))
+        with self.store.read() as tx:
+            return list(tx.execute(found if org is None else found.where(C.c.org == org)).scalars())
+
+    def claim(self, claim_id: str) -> Any:
+        with self.store.read() as tx:
+            return tx.execute(select(schema.claims).where(schema.claims.c.id == claim_id)).one()
+
+    def shift_clock(self, seconds: float) -> None:
+        """The database's clock moves on."""
+        with self.store.write() as tx:
+            tx.execute(update(schema.clock).values(shift_s=schema.clock.c.shift_s + seconds))
+
+    def entries(self) -> list[Entry]:
+        """The whole journal."""
+        with self.store.read() as tx:
+            return journal.since(tx, limit=10_000_000)
+
+    def wrongs(self) -> list[str]:
+        """What must hold at any moment and does not: exclusive holds, counters, a journal that replays to the table."""
+        with self.store.snapshot() as tx:
+            found = orgs.miscounted(tx) + journal.disagreements(tx)
+            entries = journal.since(tx, limit=10_000_000)
+        return found + held_twice(entries)
+
+    def tails(self) -> str:
+        """The ends of all logs."""
+        return "\n".join(part.tail() for part in self.parts.values())
+
+
+def held_twice(entries: Sequence[Entry]) -> list[str]:
+    """Where the journal shows a worker with two holders, as sentences: a claim that takes a worker from another without
+    the release in between, a claim that begins without a new epoch, or one that is on two workers."""
+    found: list[str] = []
+    last: dict[str, tuple[str | None, int]] = {}
+    worker_of: dict[str, str] = {}
+    for e in entries:
+        holder, epoch = last.get(e.worker_id, (None, -1))
+        if holder is not None and e.claim_id is not None and e.claim_id != holder:
+            found.append(f"{e.worker_id}: entry {e.id} gives it to {e.claim_id} while {holder} holds it")
+        if e.claim_id is not None and e.claim_id != holder:
+            if e.epoch <= epoch:
+                found.append(f"{e.worker_id}: entry {e.id} gives it to {e.claim_id} at epoch {e.epoch}, after {epoch}")
+            before = worker_of.setdefault(e.claim_id, e.worker_id)
+            if before != e.worker_id:
+                found.append(f"{e.claim_id}: entry {e.id} puts it on {e.worker_id}, it was on {before}")
+        last[e.worker_id] = (e.claim_id, e.epoch)
+    return found
+
+
+def clear_pods(root: Path) -> None:
+    """Delete all local pods under a folder, and wait until they are gone."""
+    if not root.exists():
+        return
+    driver = LocalDriver(root, clock=SystemClock(), call_timeout_s=10)
+    try:
+
+        def gone() -> bool:
+            pods = driver.list().pods
+            for pod in pods:
+                driver.delete(pod.name, pod.uid, grace_s=0)
+            return not pods
+
+        eventually(gone, within_s=60, every_s=0.1)
+    finally:
+        driver.close()
+
+
+def processes_about(folder: Path) -> dict[int, str]:
+    """Living processes whose command line or environment names a folder: what `ps` would find there."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            words = (entry / "cmdline").read_bytes()
+            if str(folder).encode() in words + (entry / "environ").read_bytes():
+                found[int(entry.name)] = words.replace(b"\0", b" ").decode(errors="replace").strip()
+        except OSError:
+            continue
+    return found
+
+
+def as_toml(tables: Mapping[str, Any]) -> str:
+    """`{"pool": {…}, "profiles": {"default": {…}}}` as TOML; what is deeper than that is written inline."""
+    lines: list[str] = []
+    for name, table in tables.items():
+        plain = {k: v for k, v in table.items() if not (name != "pool" and isinstance(v, dict))}
+        lines += [f"[{name}]", *(f"{k} = {_inline(v)}" for k, v in plain.items())]
+        for key, values in table.items():
+            if key not in plain:
+                lines += [f"[{name}.{key}]", *(f"{k} = {_inline(v)}" for k, v in values.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _inline(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(k)} = {_inline(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_inline, value)) + "]"
+    return json.dumps(value)

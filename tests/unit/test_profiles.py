@@ -1,0 +1,100 @@
+"""Shapes of workers: what makes a new revision, and what an activation sends."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from pool.profiles import payload, revision, unknown_placeholders
+from pool.settings import Profile
+
+SHAPING: dict[str, Any] = {
+    "image": "other",
+    "command": ("run",),
+    "env": {"A": "1"},
+    "cpu_millicores": 501,
+    "memory_mib": 513,
+    "port": 8081,
+    "grace_s": 601,
+}
+HARMLESS: dict[str, Any] = {
+    "name": "other",
+    "warm_target": 9,
+    "hot_idle_ttl_s": 9,
+    "activation_path": "/activate",
+    "activation_payload": {"org": "{org}"},
+    "activation_budget_s": 9,
+    "probe_path": "/ready",
+}
+
+
+def filled(template: dict[str, Any], **values: str) -> Any:
+    profile = Profile(activation_payload=template)
+    return payload(profile, org="acme", claim_id="c-1", worker_id="w-1", values=values)
+
+
+@pytest.mark.parametrize(("setting", "value"), SHAPING.items(), ids=list(SHAPING))
+def test_what_a_pod_is_made_of_changes_the_revision(setting: str, value: Any) -> None:
+    assert revision(replace(Profile(), **{setting: value})) != revision(Profile())
+
+
+@pytest.mark.parametrize(("setting", "value"), HARMLESS.items(), ids=list(HARMLESS))
+def test_what_pods_do_not_carry_keeps_the_revision(setting: str, value: Any) -> None:
+    assert revision(replace(Profile(), **{setting: value})) == revision(Profile())
+
+
+def test_every_setting_of_a_profile_is_known_to_shape_or_not() -> None:
+    assert {f.name for f in fields(Profile)} == set(SHAPING) | set(HARMLESS)
+
+
+def test_the_order_of_variables_is_not_a_shape_but_the_order_of_words_is() -> None:
+    assert revision(Profile(env={"A": "1", "B": "2"})) == revision(Profile(env={"B": "2", "A": "1"}))
+    assert revision(Profile(command=("a", "b"))) != revision(Profile(command=("b", "a")))
+
+
+def test_a_revision_is_short_and_fit_for_a_label() -> None:
+    assert len(revision(Profile())) == 12
+    assert revision(Profile()).isalnum()
+
+
+def test_placeholders_are_filled_at_any_depth() -> None:
+    template = {
+        "tenant": "{org}",
+        "nested": {"ids": ["{claim_id}", "{worker_id}", {"url": "https://{values.host}/{org}"}]},
+        "number": 3,
+        "flag": True,
+        "nothing": None,
+    }
+    assert filled(template, host="db.example") == {
+        "tenant": "acme",
+        "nested": {"ids": ["c-1", "w-1", {"url": "https://db.example/acme"}]},
+        "number": 3,
+        "flag": True,
+        "nothing": None,
+    }
+
+
+def test_an_unknown_placeholder_is_left_as_it_stands() -> None:
+    assert filled({"a": "{values.missing} {secret} {}"}) == {"a": "{values.missing} {secret} {}"}
+
+
+def test_an_orgs_value_is_never_a_template_itself() -> None:
+    assert filled({"a": "{values.x}"}, x="{claim_id}") == {"a": "{claim_id}"}
+
+
+def test_filling_leaves_the_template_untouched() -> None:
+    template = {"a": ["{org}"]}
+    filled(template)
+    assert template == {"a": ["{org}"]}
+
+
+def test_a_filled_payload_is_json() -> None:
+    assert json.loads(json.dumps(filled({"a": "{values.quote}"}, quote='"\n'))) == {"a": '"\n'}
+
+
+def test_placeholders_that_nothing_fills_are_named_once_each() -> None:
+    template = {"a": "{org} {ogr} {values.known}", "b": ["{values.other} {ogr}"]}
+    assert unknown_placeholders(template, {"known": "1"}) == ["ogr", "values.other"]

@@ -1,0 +1,121 @@
+"""Rows that contradict themselves are told so, one sentence for each contradiction."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from pool.ids import ClaimId, OrgId, ProfileName, RequestPk, WorkerId
+from pool.records import Claim, Held, Org, Seen
+from pool.states import Source, State
+
+AT = datetime(2030, 1, 1, tzinfo=UTC)
+POD = {"pod_uid": "uid", "endpoint": "http://w-1:8080"}
+CLAIM = {"claim_id": ClaimId("c-1"), "org": OrgId("acme")}
+PARKED = {"org": OrgId("acme"), "hot_idle_since": AT, "hot_idle_until": AT}
+
+SOUND: dict[State, dict[str, Any]] = {
+    State.SPAWNING: {},
+    State.IDLE: POD,
+    State.RESERVED: POD | CLAIM,
+    State.ACTIVATING: POD | CLAIM,
+    State.HOT: POD | CLAIM,
+    State.HOT_IDLE: POD | PARKED,
+    State.DRAINING: {},
+    State.RETIRED: {},
+    State.LOST: {},
+}
+
+
+def a_worker(state: State, **changes: Any) -> Seen:
+    """A row of that state in which nothing is wrong but what the test changes."""
+    row = Seen(
+        id=WorkerId("w-1"),
+        profile=ProfileName("default"),
+        image="image",
+        revision="rev",
+        state=state,
+        epoch=1,
+        grace_s=600,
+        created_at=AT,
+        state_since=AT,
+    )
+    return replace(row, **SOUND[state] | changes)
+
+
+@pytest.mark.parametrize("state", State, ids=str)
+def test_a_sound_row_of_any_state_has_no_violations(state: State) -> None:
+    assert a_worker(state).violations() == []
+
+
+@pytest.mark.parametrize("state", [State.DRAINING, State.RETIRED, State.LOST], ids=str)
+def test_what_leaves_may_keep_its_org_and_its_pod(state: State) -> None:
+    assert a_worker(state, org=OrgId("acme"), **POD).violations() == []
+
+
+@pytest.mark.parametrize("state", [State.RESERVED, State.ACTIVATING, State.HOT], ids=str)
+def test_a_busy_worker_may_be_leaving(state: State) -> None:
+    assert a_worker(state, leaving_since=AT, leaving_why="node drained").violations() == []
+
+
+@pytest.mark.parametrize(
+    ("states", "changes", "sentence"),
+    [
+        ("reserved activating hot", {"claim_id": None}, "a claim exactly in a claimed state"),
+        (
+            "spawning idle hot_idle draining retired lost",
+            {"claim_id": "c-1"},
+            "a claim exactly in a claimed state",
+        ),
+        ("reserved activating hot hot_idle", {"org": None}, "a bound worker has an org"),
+        ("idle", {"org": "acme"}, "an idle worker has no org"),
+        ("idle reserved activating hot hot_idle", {"pod_uid": None}, "past its slot there is a pod"),
+        ("hot_idle", {"hot_idle_until": None}, "a parked worker has an end"),
+        (
+            "spawning idle reserved activating hot draining retired lost",
+            {"hot_idle_until": AT},
+            "a parked worker has an end",
+        ),
+        ("idle hot_idle", {"leaving_since": AT}, "a leaver is not kept"),
+    ],
+)
+def test_a_contradiction_is_named_and_nothing_else_is(
+    states: str, changes: dict[str, Any], sentence: str
+) -> None:
+    for state in map(State, states.split()):
+        assert a_worker(state, **changes).violations() == [sentence], state
+
+
+def test_every_contradiction_of_a_row_is_named() -> None:
+    assert len(a_worker(State.IDLE, claim_id="c-1", org="acme", pod_uid=None).violations()) == 3
+
+
+def test_a_claim_carries_the_right_over_its_worker_at_its_epoch() -> None:
+    claim = Claim(
+        id=ClaimId("c-1"),
+        worker_id=WorkerId("w-1"),
+        org=OrgId("acme"),
+        profile=ProfileName("default"),
+        request_pk=RequestPk("r-1"),
+        epoch=7,
+        source=Source.WARM,
+        lease_s=30,
+        ttl_s=None,
+        lease_expires_at=None,
+        ended_at=None,
+        ended_why=None,
+        counted=False,
+        abandoned=False,
+        release_condition=None,
+    )
+    assert claim.held == Held(worker_id=WorkerId("w-1"), claim_id=ClaimId("c-1"), epoch=7)
+
+
+@pytest.mark.parametrize(
+    ("floor", "cap", "counts"), [(0, 0, False), (1, 0, True), (0, 1, True), (2, 1, True)]
+)
+def test_parked_workers_are_counted_only_for_a_floor_or_a_cap(floor: int, cap: int, counts: bool) -> None:
+    assert Org(id=OrgId("acme"), hot_idle_floor=floor, hot_idle_cap=cap).counts_parked is counts

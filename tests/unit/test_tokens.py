@@ -1,0 +1,59 @@
+"""Claim tokens: the same for the same claim, worthless anywhere else."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pool import tokens
+
+MASTER = b"k" * 32
+KEY = tokens.worker_key(MASTER, "w-1")
+
+
+def test_the_token_is_the_hmac_that_workers_compute_for_themselves() -> None:
+    key = hmac.new(MASTER, b"worker|w-1", hashlib.sha256).digest()
+    assert key.hex() == KEY
+    assert tokens.token(KEY, "c-1", 3) == hmac.new(key, b"c-1|3", hashlib.sha256).hexdigest()
+
+
+def test_the_same_claim_gives_the_same_token_again() -> None:
+    assert tokens.token(KEY, "c-1", 3) == tokens.token(tokens.worker_key(MASTER, "w-1"), "c-1", 3)
+
+
+@pytest.mark.parametrize(
+    ("key", "claim", "epoch"),
+    [
+        (tokens.worker_key(MASTER, "w-2"), "c-1", 3),
+        (tokens.worker_key(b"x" * 32, "w-1"), "c-1", 3),
+        (KEY, "c-2", 3),
+        (KEY, "c-1", 4),
+        (KEY, "c-1", 2),
+    ],
+    ids=["another worker", "another master key", "another claim", "a later epoch", "an earlier epoch"],
+)
+def test_a_token_proves_nothing_elsewhere(key: str, claim: str, epoch: int) -> None:
+    assert tokens.verify(KEY, "c-1", 3, tokens.token(KEY, "c-1", 3))
+    assert not tokens.verify(key, claim, epoch, tokens.token(KEY, "c-1", 3))
+
+
+@given(st.text(max_size=80))
+def test_whatever_is_presented_is_refused_without_an_error(presented: str) -> None:
+    assert not tokens.verify(KEY, "c-1", 3, presented)
+
+
+def test_a_worker_key_says_nothing_of_the_master_key() -> None:
+    assert MASTER.hex() not in KEY
+    assert len(bytes.fromhex(KEY)) == 32
+
+
+def test_headers_carry_claim_epoch_and_token() -> None:
+    assert tokens.headers("c-1", 3, "secret") == {
+        "Authorization": "Bearer secret",
+        "X-Warmpool-Claim": "c-1",
+        "X-Warmpool-Epoch": "3",
+    }
