@@ -66,8 +66,18 @@ def lose(deps: Deps, worker: Seen, why: str) -> Outcome:
     return outcome
 
 
+def lose_to_a_later_holder(deps: Deps, worker: Seen, pod: Pod) -> Outcome:
+    """The pod knows a later holder than the table does: the table was put back to an earlier day. This row no longer speaks for the pod,
+    which may be busy; from here on only its own word can end it (`sweep_orphans`)."""
+    why = f"its pod was stamped at epoch {pod.epoch}, the table knows only {worker.epoch}: the database was put back"
+    log.error("table_is_behind_its_pod", worker=worker.id, pod_epoch=pod.epoch, row_epoch=worker.epoch)
+    return lose(deps, worker, why)
+
+
 def _changed(deps: Deps, worker: Seen, pod: Pod) -> None:
-    if pod.phase is Phase.ENDED:
+    if pod.epoch > worker.epoch:
+        lose_to_a_later_holder(deps, worker, pod)
+    elif pod.phase is Phase.ENDED:
         _ended(deps, worker, pod)
     elif pod.terminating:
         if worker.state is not State.DRAINING:

@@ -45,6 +45,8 @@ def stamp(deps: Deps, worker_id: WorkerId) -> bool:
         if pod.terminating:
             tell_leaving(deps, worker, "its pod is terminating")
             return False
+        if pod.epoch > worker.epoch:
+            continue  # somebody stamped a later holder: look at the row again, and never write the older over the newer
         if pod.says(wanted(worker)):
             return True
         result = deps.driver.stamp(pod, wanted(worker))

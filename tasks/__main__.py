@@ -15,7 +15,7 @@ def main(arguments: list[str]) -> None:
     from tasks.reporting import set_up_logging
 
     if what == "worker":
-        app.worker_main(_worker(rest[0], threads=app.threads, events=app.settings.pool.events))
+        _celery(_worker(rest[0], threads=app.threads, events=app.settings.pool.events))
     elif what == "beat":
         set_up_logging()
         app.Beat(loglevel="INFO", quiet=True, schedule="").run()
@@ -23,6 +23,13 @@ def main(arguments: list[str]) -> None:
         app.start(_flower(int(rest[0])))
     else:
         sys.exit(f"unknown component {what!r}")
+
+
+def _celery(arguments: list[str]) -> None:
+    """Celery's own command line. Unlike `app.worker_main`, which always ends as a success, it exits with the worker's exit code."""
+    from celery.bin.celery import celery
+
+    celery.main(args=["--app=tasks.app", *arguments], prog_name="celery")
 
 
 def _worker(role: str, *, threads: int, events: bool) -> list[str]:

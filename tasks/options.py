@@ -49,6 +49,7 @@ def celery_options(settings: Settings) -> dict[str, Any]:
         "task_send_sent_event": False,
         "task_track_started": False,
         "worker_send_task_events": pool.events,
+        "worker_consumer": "tasks.serving:PatientConsumer",
         "worker_prefetch_multiplier": 1,
         "worker_hijack_root_logger": False,
         "worker_redirect_stdouts": False,

@@ -8,6 +8,7 @@ from typing import Any
 
 import structlog
 from celery import bootsteps, signals
+from celery.worker.consumer import Consumer
 
 from pool import observing
 from pool.errors import Transient
@@ -19,6 +20,23 @@ log = structlog.get_logger(__name__)
 
 _BEAT_S = 2.0
 _threads: list[threading.Thread] = []
+
+
+class PatientConsumer(Consumer):
+    """A consumer that no message can end. Celery's own gives up on one whose parts are of the wrong shape, puts it back into the queue
+    on its way out, and so ends every consumer after it as well."""
+
+    def create_task_handler(self, *args: Any, **kwargs: Any) -> Any:
+        received = super().create_task_handler(*args, **kwargs)
+
+        def refuse_or_receive(message: Any) -> None:
+            try:
+                received(message)
+            except (TypeError, ValueError, LookupError, AttributeError) as exc:
+                log.error("message_refused", cause=f"{type(exc).__name__}: {exc}")  # noqa: TRY400
+                message.reject_log_error(log, self.connection_errors)
+
+        return refuse_or_receive
 
 
 class Liveness(bootsteps.StartStopStep):

@@ -119,6 +119,12 @@ class Pod:
         return NOTE_ORG in self.annotations
 
     @property
+    def epoch(self) -> int:
+        """The epoch that was last stamped on it; -1 if none can be read."""
+        text = self.annotations.get(NOTE_EPOCH, "")
+        return int(text) if text.isdigit() else -1
+
+    @property
     def usable(self) -> bool:
         """Whether it may be handed out as far as the driver can tell."""
         return self.ready and not self.terminating and self.phase is Phase.RUNNING

@@ -3,7 +3,7 @@ differ it calls the same `stamp` that the claim's own event calls. In a quiet po
 
 from __future__ import annotations
 
-from pool import stamping
+from pool import observing, stamping
 from pool.errors import Transient
 from pool.passes.running import Pass, Run, log
 from pool.states import CLAIMABLE, CLAIMED
@@ -15,7 +15,14 @@ def run(run: Run) -> None:
     pods = {p.name: p for p in run.cluster().pods}
     with run.deps.store.read() as tx:
         rows = workers.live(tx, states=CLAIMED | CLAIMABLE)
-    due = [w for w in rows if (pod := pods.get(w.id)) is not None and stamping.is_due(w, pod)]
+    due = [
+        w
+        for w in rows
+        if (pod := pods.get(w.id)) is not None and stamping.is_due(w, pod) and pod.epoch <= w.epoch
+    ]
+    for worker in [w for w in rows if w.id in pods and pods[w.id].epoch > w.epoch]:
+        if run.acts("put_back_rows_lost"):
+            observing.lose_to_a_later_holder(run.deps, worker, pods[worker.id])
     for worker in run.bounded(due):
         if run.acts("stamped"):
             try:

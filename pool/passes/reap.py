@@ -150,7 +150,8 @@ def _expire(run: Run, claim: Claim) -> None:
 
 
 def _send_canary(run: Run) -> None:
-    run.deps.broker.send("pool.canary")
+    if not run.dry_run:
+        run.deps.broker.send("pool.canary")
 
 
 def _drain(run: Run, worker: Seen, why: str, *, above_floor: bool = False) -> None:

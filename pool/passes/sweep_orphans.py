@@ -9,6 +9,7 @@ from pool import observing
 from pool.drivers.port import Listing, Pod, Role, Word
 from pool.ids import WorkerId
 from pool.passes.running import Pass, Run, log
+from pool.passes.suspecting import seen_again
 from pool.records import Seen
 from pool.states import LIVE, PODDED, TERMINAL, State
 from pool.store import suspects, workers
@@ -27,7 +28,10 @@ def run(run: Run) -> None:
     with run.deps.store.read() as tx:
         expected = workers.live(tx, states=LIVE)
         known = workers.get_many(tx, [WorkerId(n) for n in pods])
-    if pods or not _has_pods(expected) or _emptiness_is_proven(run, listing):
+    if pods or not _has_pods(expected):
+        seen_again(run, Kind.EMPTY_CLUSTER, {})
+        _rows_without_pods(run, expected, pods)
+    elif _emptiness_is_proven(run, listing):
         _rows_without_pods(run, expected, pods)
     unowned = [p for p in pods.values() if _is_unowned(p, known.get(WorkerId(p.name)))]
     _never_stamped(run, [p for p in unowned if not p.ever_stamped])
@@ -53,11 +57,11 @@ def _expects_pod(worker: Seen) -> bool:
 
 def _emptiness_is_proven(run: Run, listing: Listing) -> bool:
     """No pods at all while rows expect some: believed after three consistent reads with the anchor, over a minute."""
-    with run.deps.store.write() as tx:
-        if not listing.anchored:
-            suspects.forget(tx, Kind.EMPTY_CLUSTER, "all")
-            return False
-        seen = suspects.see(tx, Kind.EMPTY_CLUSTER, "all", "no pods, but rows")
+    seen = seen_again(run, Kind.EMPTY_CLUSTER, {"all": "no pods, but rows"} if listing.anchored else {}).get(
+        "all"
+    )
+    if seen is None:
+        return False
     proven = seen.runs >= EMPTY_RUNS and seen.age_s >= EMPTY_AGE_S
     if not proven:
         log.warning("empty_cluster_not_believed", runs=seen.runs, age_s=seen.age_s)
@@ -67,16 +71,10 @@ def _emptiness_is_proven(run: Run, listing: Listing) -> bool:
 def _rows_without_pods(run: Run, rows: Sequence[Seen], pods: Mapping[str, Pod]) -> None:
     """Absent in two runs and in a read of its own: lost. A row whose pod was replaced under its name has lost its own, too."""
     missing = [w for w in rows if _expects_pod(w) and not _is_there(w, pods)]
-    with run.deps.store.write() as tx:
-        if pods:
-            suspects.forget(tx, Kind.EMPTY_CLUSTER, "all")
-        suspects.forget_others(tx, Kind.ROW_WITHOUT_POD, {w.id for w in missing})
-        runs = {
-            w.id: suspects.see(tx, Kind.ROW_WITHOUT_POD, w.id, "its pod is absent").runs
-            for w in run.bounded(missing)
-        }
+    suspected = {str(w.id): "its pod is absent" for w in run.bounded(missing)}
+    seen = seen_again(run, Kind.ROW_WITHOUT_POD, suspected)
     for worker in run.bounded(missing):
-        if runs[worker.id] < 2 or not run.acts("row_lost"):
+        if seen[worker.id].runs < 2 or not run.acts("row_lost"):
             continue
         pod = run.deps.driver.read(worker.id)
         if pod is None or pod.uid != worker.pod_uid:
@@ -105,12 +103,8 @@ def _never_stamped(run: Run, pods: Sequence[Pod]) -> None:
 def _stamped(run: Run, pods: Sequence[Pod]) -> None:
     """The table says unused in two runs, it is old enough, and the pod itself says so: then, and a few at a time."""
     old = [p for p in pods if p.age_s >= YOUNG_STAMPED_S]
-    with run.deps.store.write() as tx:
-        suspects.forget_others(tx, Kind.STAMPED_POD, {p.uid for p in old})
-        runs = {
-            p.uid: suspects.see(tx, Kind.STAMPED_POD, p.uid, f"pod {p.name} has no row").runs for p in old
-        }
-    ripe = [p for p in old if runs[p.uid] >= 2]
+    seen = seen_again(run, Kind.STAMPED_POD, {p.uid: f"pod {p.name} has no row" for p in old})
+    ripe = [p for p in old if seen[p.uid].runs >= 2]
     run.overflowed |= len(ripe) > STAMPED_PER_RUN
     for pod in ripe[:STAMPED_PER_RUN]:
         word = run.deps.driver.word(pod)
@@ -126,14 +120,20 @@ def _stamped(run: Run, pods: Sequence[Pod]) -> None:
             run.deps.driver.delete(pod.name, pod.uid)
 
 
+def _report_held(run: Run, pod: Pod, word: Word) -> None:
+    if not run.dry_run:
+        with run.deps.store.write() as tx:
+            suspects.note(
+                tx, Kind.STAMPED_POD, pod.uid, f"pod {pod.name} has no row and says it is {word}: held"
+            )
+
+
 def _companions(run: Run, pods: Mapping[str, Pod], rows: set[WorkerId]) -> None:
     """A secret or account whose pod is gone, in two runs."""
     left = [c for c in run.deps.driver.companions() if c not in pods and c not in rows]
-    with run.deps.store.write() as tx:
-        suspects.forget_others(tx, Kind.COMPANION, left)
-        runs = {c: suspects.see(tx, Kind.COMPANION, c, "its pod is gone").runs for c in run.bounded(left)}
+    seen = seen_again(run, Kind.COMPANION, dict.fromkeys(run.bounded(left), "its pod is gone"))
     for name in run.bounded(left):
-        if runs[name] >= 2 and run.acts("companion_deleted"):
+        if seen[name].runs >= 2 and run.acts("companion_deleted"):
             run.deps.driver.delete_companions(name)
 
 

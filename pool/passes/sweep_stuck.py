@@ -11,9 +11,10 @@ from pool.after import After
 from pool.drivers.port import Pod
 from pool.ids import ProfileName
 from pool.passes.running import Pass, Run
+from pool.passes.suspecting import seen_again
 from pool.records import Held, Seen
 from pool.states import CLAIMABLE, State
-from pool.store import suspects, workers
+from pool.store import workers
 from pool.store.suspects import Kind
 
 PROBE_FAILURES = 3
@@ -88,11 +89,9 @@ def _probes(run: Run) -> None:
         answers = list(threads.map(healthy, some))
     run.must_go_on()  # a probe that was cut short by a shutdown is not a failure
     failing = [w for w, ok in zip(some, answers, strict=True) if not ok]
-    with run.deps.store.write() as tx:
-        suspects.forget_others(tx, Kind.PROBE, {w.id for w in failing})
-        seen = {w.id: suspects.see(tx, Kind.PROBE, w.id, "does not answer its probe").runs for w in failing}
+    seen = seen_again(run, Kind.PROBE, {w.id: "does not answer its probe" for w in failing})
     for worker in failing:
-        if seen[worker.id] >= PROBE_FAILURES and run.acts("unhealthy_drained"):
+        if seen[worker.id].runs >= PROBE_FAILURES and run.acts("unhealthy_drained"):
             after = After()
             with run.deps.store.write() as tx:
                 retiring.drain(tx, after, worker, run.deps.by(f"{PROBE_FAILURES} probes in a row failed"))

@@ -57,6 +57,8 @@ def attempt(tx: Tx, name: str, holder: str, *, not_within_s: float) -> bool:
 
 
 def succeeded(tx: Tx, name: str, *, detail: str, actions: int, duration_s: float) -> None:
+    """Record a run that did all it had to, after reads that succeeded."""
+    seed(tx, name)
     tx.execute(
         update(T)
         .where(T.c.name == name)
@@ -73,6 +75,7 @@ def succeeded(tx: Tx, name: str, *, detail: str, actions: int, duration_s: float
 
 def failed(tx: Tx, name: str, *, outcome: str, detail: str) -> int:
     """Record a run that did not succeed; how many in a row that makes."""
+    seed(tx, name)
     statement = update(T).where(T.c.name == name)
     statement = statement.values(last_outcome=outcome, last_detail=detail, failures=T.c.failures + 1)
     return int(tx.execute(statement.returning(T.c.failures)).scalar_one())

@@ -40,8 +40,17 @@ def see(tx: Tx, kind: Kind, subject: str, detail: str = "") -> Suspicion:
     tx.execute(dialect.insert(T).values(kind=kind, subject=subject, **first).on_conflict_do_nothing())
     mine = (T.c.kind == kind) & (T.c.subject == subject)
     tx.execute(update(T).where(mine).values(runs=T.c.runs + 1, last_seen_at=now_sql(), detail=detail))
-    row = tx.execute(select(T.c.runs, T.c.first_seen_at).where(mine)).one()
-    return Suspicion(runs=row.runs, age_s=(now(tx) - row.first_seen_at).total_seconds())
+    before = peek(tx, kind, subject)
+    return Suspicion(runs=before.runs - 1, age_s=before.age_s)
+
+
+def peek(tx: Tx, kind: Kind, subject: str) -> Suspicion:
+    """What seeing it now would make of it, without saying so."""
+    mine = (T.c.kind == kind) & (T.c.subject == subject)
+    row = tx.execute(select(T.c.runs, T.c.first_seen_at).where(mine)).one_or_none()
+    if row is None:
+        return Suspicion(runs=1, age_s=0.0)
+    return Suspicion(runs=row.runs + 1, age_s=(now(tx) - row.first_seen_at).total_seconds())
 
 
 def forget_others(tx: Tx, kind: Kind, seen: Collection[str]) -> None:

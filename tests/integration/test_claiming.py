@@ -58,7 +58,9 @@ def test_the_same_request_gets_the_same_answer(world: World) -> None:
 
 def test_the_same_request_id_of_another_org_is_another_request(world: World) -> None:
     world.warm(2)
-    assert world.granted("acme", request_id="r1").worker_id != world.granted("bolt", request_id="r1").worker_id
+    assert (
+        world.granted("acme", request_id="r1").worker_id != world.granted("bolt", request_id="r1").worker_id
+    )
 
 
 def test_the_same_request_with_other_arguments_is_invalid(world: World) -> None:
@@ -119,7 +121,9 @@ def test_renewal_of_many_extends_each_and_names_the_gone(world: World) -> None:
     assert answer["gone"] == {two.claim_id: "released", "c-nobody": "unknown_claim"}
 
 
-@pytest.mark.parametrize(("call", "org", "deployment", "expected"), [(7, 5, 3, 7), (None, 5, 3, 5), (None, None, 3, 3)])
+@pytest.mark.parametrize(
+    ("call", "org", "deployment", "expected"), [(7, 5, 3, 7), (None, 5, 3, 5), (None, None, 3, 3)]
+)
 def test_ttl_is_of_the_call_then_the_org_then_the_deployment(
     world: World, call: int | None, org: int | None, deployment: int, expected: int
 ) -> None:

@@ -14,14 +14,13 @@ from typing import Any
 import pytest
 import redis
 from celery import Celery
-from celery.result import AsyncResult
 from sqlalchemy import func, select
 
 from pool.client import AsyncPool, Pool, Refused
 from pool.client.messages import Message
 from pool.store import schema
 from tests.support.local_ground import call
-from tests.support.system import EVERYTHING, System
+from tests.support.system import EVERYTHING, PATIENCE_S, Service, System
 from tests.support.waiting import eventually
 
 SETTINGS: dict[str, Any] = {
@@ -36,27 +35,8 @@ SETTINGS: dict[str, Any] = {
     },
     "orgs": {"narrow": {"cap": 1}, "bound": {"values": {"region": "north"}}},
 }
-PATIENCE_S = 60
 # For calls that somebody else has to end: long enough for a busy machine, short enough to see a lost wake-up.
 SOON_S = 20
-
-
-class Service:
-    """Somebody else's service, which knows no more than a URL and the names of the tasks."""
-
-    def __init__(self, url: str) -> None:
-        self.app = Celery("service", broker=url, backend=url, set_as_current=False)
-
-    def send(self, task: str, /, *args: Any, **kwargs: Any) -> AsyncResult:
-        return self.app.send_task(f"pool.{task}", args=args, kwargs=kwargs, queue="acquire")
-
-    def call(self, task: str, /, *args: Any, **kwargs: Any) -> Any:
-        return self.send(task, *args, **kwargs).get(timeout=PATIENCE_S)
-
-    def granted(self, org: str, **kwargs: Any) -> dict[str, Any]:
-        answer = self.call("acquire", org=org, **{"wait_s": SOON_S, **kwargs})
-        assert answer["outcome"] == "granted", answer
-        return dict(answer)
 
 
 class Listener:
@@ -111,7 +91,7 @@ def pool(system: System) -> Iterator[Pool]:
 def service(system: System) -> Iterator[Service]:
     made = Service(system.redis.url)
     yield made
-    made.app.close()
+    made.close()
 
 
 @contextmanager
@@ -175,7 +155,9 @@ def test_plain_celery_is_enough(system: System, service: Service) -> None:
     }  # fmt: skip
     claim_id = granted["claim_id"]
     again = service.granted("plain", request_id="one", lease_s=30)
-    assert {k: again[k] for k in ("claim_id", "token", "epoch")} == {k: granted[k] for k in ("claim_id", "token", "epoch")}
+    assert {k: again[k] for k in ("claim_id", "token", "epoch")} == {
+        k: granted[k] for k in ("claim_id", "token", "epoch")
+    }
     renewed = service.call("renew", claim_ids=[claim_id, "c-none"])
     assert renewed["renewed"][claim_id] > granted["lease_expires_at"]
     assert renewed["gone"] == {"c-none": "unknown_claim"}
@@ -219,7 +201,9 @@ def test_a_wait_that_is_over_is_answered_in_time_and_by_no_pass(system: System, 
         assert refused.value.reason == "org_cap"
 
 
-def test_a_waiting_request_that_was_sent_under_two_task_ids_answers_both(system: System, service: Service) -> None:
+def test_a_waiting_request_that_was_sent_under_two_task_ids_answers_both(
+    system: System, service: Service
+) -> None:
     held = service.granted("narrow")
     asked = {"org": "narrow", "request_id": "twice", "wait_s": 60}
     one, two = service.send("acquire", **asked), service.send("acquire", **asked)
@@ -294,15 +278,22 @@ def test_messages_that_are_no_task_of_ours_harm_nobody(system: System, service: 
     service.send("nothing")
     service.app.send_task("pool.acquire", kwargs={"org": "pickled"}, queue="acquire", serializer="pickle")
     with redis.Redis.from_url(system.redis.url) as raw:
+        headers = envelope()["headers"]
         for change in (
-            {"body": base64.b64encode(b"{not json").decode()},
-            {"body": base64.b64encode(b"\xff\xfe").decode()},
-            {"body": base64.b64encode(b"[]").decode()},
-            {"body": base64.b64encode(b'"text"').decode()},
+            *(
+                {"body": base64.b64encode(body).decode()}
+                for body in (b"{not json", b"\xff\xfe", b"[]", b'"text"')
+            ),
+            {"body": "not base64"},
+            {"body": None},
             {"content-type": "application/x-yaml"},
             {"content-encoding": "no-such-encoding"},
             {"headers": {}},
             {"headers": None},
+            {"headers": {**headers, "task": {}}},
+            {"headers": {**headers, "timelimit": "x"}},
+            {"headers": {**headers, "eta": "never"}},
+            {},
         ):
             raw.lpush("acquire", json.dumps(envelope() | change))
     granted = service.granted("acme")
@@ -377,7 +368,9 @@ def waiters(system: System, org: str) -> int:
 def replies_of(system: System, org: str, request_id: str) -> int:
     R = schema.requests
     with system.store.read() as tx:
-        return len(tx.execute(select(R.c.replies).where(R.c.org == org, R.c.request_id == request_id)).scalar_one())
+        return len(
+            tx.execute(select(R.c.replies).where(R.c.org == org, R.c.request_id == request_id)).scalar_one()
+        )
 
 
 def envelope() -> dict[str, Any]:

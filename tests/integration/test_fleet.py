@@ -40,7 +40,9 @@ def _slot(world: World) -> WorkerId:
     with world.store.write() as tx:
         worker_id = world.deps.ids.worker()
         orgs.take_slots(tx, 1, 0)
-        workers.insert_slots(tx, world.deps.settings.profiles["default"], "rev", [worker_id], world.deps.by("test"))
+        workers.insert_slots(
+            tx, world.deps.settings.profiles["default"], "rev", [worker_id], world.deps.by("test")
+        )
     return worker_id
 
 

@@ -51,7 +51,11 @@ def test_a_fresh_acquire_serves_the_waiters_before_itself(world: World) -> None:
     with world.store.write() as tx:
         from pool.store.schema import requests
 
-        tx.execute(requests.update().values(state="refused", reason="no_warm_worker", decided_at=requests.c.created_at))
+        tx.execute(
+            requests.update().values(
+                state="refused", reason="no_warm_worker", decided_at=requests.c.created_at
+            )
+        )
     world.warm(1)
     with world.store.write() as tx:
         tx.execute(requests.update().values(state="waiting", reason=None, decided_at=None))

@@ -130,7 +130,9 @@ class PodlessDriver:
     # What happens to pods.
 
     def become_ready(self, name: str, endpoint: str = "") -> None:
-        self.change(name, phase=Phase.RUNNING, ready=True, endpoint=endpoint or f"http://{name}:8080", node="node-1")
+        self.change(
+            name, phase=Phase.RUNNING, ready=True, endpoint=endpoint or f"http://{name}:8080", node="node-1"
+        )
 
     def change(self, name: str, **changes: object) -> None:
         with self._lock:

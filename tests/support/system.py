@@ -8,16 +8,22 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
+from celery import Celery
+from celery.result import AsyncResult
 from sqlalchemy import func, select, update
 
+from pool.client import Pool, Worker
 from pool.clock import SystemClock
 from pool.drivers.local.driver import LocalDriver
 from pool.embedded.components import READY_FILE_VARIABLE
+from pool.errors import PoolError
 from pool.states import State
 from pool.store import Store, connect, journal, orgs, schema
 from pool.store.journal import Entry
@@ -27,6 +33,7 @@ from tests.support.waiting import eventually
 ROOT = Path(__file__).parents[2]
 EVERYTHING = ("acquire", "fleet", "bind", "passes", "beat")
 START_LIMIT_S = 90.0
+PATIENCE_S = 60.0
 TAIL_LINES = 25
 # The smallest that nest, so that what is waited for comes soon.
 SMALL_BUDGETS: dict[str, Any] = {
@@ -116,7 +123,9 @@ class System:
     """One deployment under one folder. `settings` are the tables of its warmpool.toml; pool settings are the smallest that
     nest unless they are given."""
 
-    def __init__(self, folder: Path, database_url: str = "", *, settings: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, folder: Path, database_url: str = "", *, settings: Mapping[str, Any] | None = None
+    ) -> None:
         self.folder = folder
         for place in (folder, folder / "logs", folder / "run"):
             place.mkdir(mode=0o700, exist_ok=True)
@@ -171,9 +180,16 @@ class System:
     def command(self, *words: str, ok: Sequence[int] = (0,)) -> str:
         """Run a `warmpool` command on this deployment; what it printed."""
         done = subprocess.run(
-            [sys.executable, "-m", "pool.cli", *words], cwd=ROOT, env=self.env, capture_output=True, text=True, timeout=90
+            [sys.executable, "-m", "pool.cli", *words],
+            cwd=ROOT,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=90,
         )
-        assert done.returncode in ok, f"warmpool {' '.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}"
+        assert done.returncode in ok, (
+            f"warmpool {' '.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}"
+        )
         return done.stdout
 
     def close(self) -> None:
@@ -197,7 +213,9 @@ class System:
     def wait_idle(self, count: int, *, profile: str = "default", within_s: float = 60.0) -> None:
         """Until so many workers are warm; what the processes said if they do not become so."""
         try:
-            eventually(lambda: self.count(State.IDLE, profile=profile) >= count, within_s=within_s, every_s=0.1)
+            eventually(
+                lambda: self.count(State.IDLE, profile=profile) >= count, within_s=within_s, every_s=0.1
+            )
         except AssertionError as exc:
             warm = self.count(State.IDLE, profile=profile)
             raise AssertionError(f"{warm} of {count} {profile} workers are warm\n{self.tails()}") from exc
@@ -234,6 +252,83 @@ class System:
         return "\n".join(part.tail() for part in self.parts.values())
 
 
+class Service:
+    """Somebody else's service, which knows no more than a URL and the names of the tasks."""
+
+    def __init__(self, url: str) -> None:
+        self.app = Celery("service", broker=url, backend=url, set_as_current=False)
+
+    def send(self, task: str, /, *args: Any, **kwargs: Any) -> AsyncResult:
+        return self.app.send_task(f"pool.{task}", args=args, kwargs=kwargs, queue="acquire")
+
+    def call(self, task: str, /, *args: Any, **kwargs: Any) -> Any:
+        return self.send(task, *args, **kwargs).get(timeout=PATIENCE_S)
+
+    def granted(self, org: str, **kwargs: Any) -> dict[str, Any]:
+        answer = self.call("acquire", org=org, **{"wait_s": 20, **kwargs})
+        assert answer["outcome"] == "granted", answer
+        return dict(answer)
+
+    def close(self) -> None:
+        self.app.close()
+
+
+class Load:
+    """Threads of one client that acquire and release without end, and notice if two of them hold one worker at once."""
+
+    def __init__(self, url: str, *, orgs: Sequence[str] = ("load",), threads: int = 4, lease_s: int = 30) -> None:
+        self.pool = Pool(url, name="load")
+        self.cycles = 0
+        self.troubles: Counter[str] = Counter()
+        self.held_twice: list[str] = []
+        self._holders: dict[str, str] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._run, args=(orgs[i % len(orgs)], lease_s), daemon=True) for i in range(threads)
+        ]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(PATIENCE_S)
+        self.pool.close()
+        assert not self.held_twice
+
+    def goes_on(self, cycles: int = 20, within_s: float = PATIENCE_S) -> None:
+        """Wait for so many more acquires that were granted and released."""
+        goal = self.cycles + cycles
+        eventually(lambda: self.cycles >= goal, within_s=within_s)
+
+    def _run(self, org: str, lease_s: int) -> None:
+        while not self._stop.is_set():
+            try:
+                worker = self.pool.acquire(org, wait_s=10, lease_s=lease_s)
+                self._took(worker)
+                self._gave_up(worker)
+                worker.release()
+                self.cycles += 1
+            except PoolError as exc:
+                self.troubles[type(exc).__name__] += 1
+                self._stop.wait(0.05)
+
+    def _took(self, worker: Worker) -> None:
+        with self._lock:
+            if other := self._holders.get(worker.worker_id):
+                self.held_twice.append(f"{worker.worker_id}: {worker.claim_id} and {other}")
+            self._holders[worker.worker_id] = worker.claim_id
+
+    def _gave_up(self, worker: Worker) -> None:
+        with self._lock:
+            if self._holders.get(worker.worker_id) == worker.claim_id:
+                del self._holders[worker.worker_id]
+
+
 def held_twice(entries: Sequence[Entry]) -> list[str]:
     """Where the journal shows a worker with two holders, as sentences: a claim that takes a worker from another without
     the release in between, a claim that begins without a new epoch, or one that is on two workers."""
@@ -246,7 +341,9 @@ def held_twice(entries: Sequence[Entry]) -> list[str]:
             found.append(f"{e.worker_id}: entry {e.id} gives it to {e.claim_id} while {holder} holds it")
         if e.claim_id is not None and e.claim_id != holder:
             if e.epoch <= epoch:
-                found.append(f"{e.worker_id}: entry {e.id} gives it to {e.claim_id} at epoch {e.epoch}, after {epoch}")
+                found.append(
+                    f"{e.worker_id}: entry {e.id} gives it to {e.claim_id} at epoch {e.epoch}, after {epoch}"
+                )
             before = worker_of.setdefault(e.claim_id, e.worker_id)
             if before != e.worker_id:
                 found.append(f"{e.claim_id}: entry {e.id} puts it on {e.worker_id}, it was on {before}")

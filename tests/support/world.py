@@ -113,9 +113,15 @@ class World:
         )
         self._tasks = itertools.count(1)
 
-    def configure(self, *, profiles: Mapping[str, Profile] | None = None, orgs_auto_create: bool = True, **pool: Any) -> None:
+    def configure(
+        self, *, profiles: Mapping[str, Profile] | None = None, orgs_auto_create: bool = True, **pool: Any
+    ) -> None:
         """Other settings, from here on."""
-        settings = replace(self.deps.settings, pool=replace(self.deps.settings.pool, **pool), orgs_auto_create=orgs_auto_create)
+        settings = replace(
+            self.deps.settings,
+            pool=replace(self.deps.settings.pool, **pool),
+            orgs_auto_create=orgs_auto_create,
+        )
         if profiles is not None:
             settings = replace(settings, profiles=profiles)
         self.deps = replace(self.deps, settings=settings)
@@ -134,9 +140,13 @@ class World:
 
     # What callers do.
 
-    def acquire(self, org: str = "acme", *, task_id: str | None = None, **given: Any) -> Granted | RefusedAnswer | Pending:
+    def acquire(
+        self, org: str = "acme", *, task_id: str | None = None, **given: Any
+    ) -> Granted | RefusedAnswer | Pending:
         task_id = task_id or f"task-{next(self._tasks)}"
-        asked = Acquire.parse({"org": org, **given}, task_id=task_id, ttl_max_s=self.deps.settings.pool.hot_idle_ttl_max_s)
+        asked = Acquire.parse(
+            {"org": org, **given}, task_id=task_id, ttl_max_s=self.deps.settings.pool.hot_idle_ttl_max_s
+        )
         return claiming.acquire(self.deps, asked, ReplyTo(task_id=task_id))
 
     def granted(self, org: str = "acme", **given: Any) -> Granted:
@@ -234,7 +244,9 @@ class World:
         return self.worker(worker_id).state
 
     def held(self, granted: Granted) -> Held:
-        return Held(worker_id=WorkerId(granted.worker_id), claim_id=ClaimId(granted.claim_id), epoch=granted.epoch)
+        return Held(
+            worker_id=WorkerId(granted.worker_id), claim_id=ClaimId(granted.claim_id), epoch=granted.epoch
+        )
 
     def rows(self, table: str) -> list[Any]:
         with self.store.read() as tx:

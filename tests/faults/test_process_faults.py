@@ -1,0 +1,306 @@
+"""Real processes that die, freeze or are told to end, and servers that go away under load: nothing is lost, nothing is
+held twice, and what can not be answered now is answered later."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+import redis
+from sqlalchemy import func, select, text
+
+from pool.client import Pool
+from pool.errors import PoolError
+from pool.states import LIVE
+from pool.store import connect, schema
+from tests.support.postgres_server import PostgresServer
+from tests.support.system import EVERYTHING, ROOT, Load, Service, System
+from tests.support.waiting import eventually
+
+SETTINGS = {"profiles": {"default": {"warm_target": 6}}}
+SOON_S = 40
+# Beyond every lease and every gap that the lane allows.
+LONG_S = 120.0
+
+HOLDER = """
+import sys, threading
+from pool.client import Pool
+worker = Pool(sys.argv[1]).acquire(sys.argv[2], wait_s=30, lease_s=5)
+print(worker.claim_id, flush=True)
+threading.Event().wait()
+"""
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[PostgresServer]:
+    """One that may be taken away without taking it from others."""
+    server = PostgresServer().start()
+    yield server
+    server.destroy()
+
+
+@pytest.fixture(scope="module")
+def deployment(database: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    url = database.create_database("faults")
+    with System(tmp_path_factory.mktemp("system"), url, settings=SETTINGS) as made:
+        yield made.run(*EVERYTHING)
+
+
+@pytest.fixture
+def system(deployment: System) -> Iterator[System]:
+    deployment.mend().wait_idle(2)
+    yield deployment
+    assert not deployment.wrongs()
+
+
+@pytest.fixture
+def service(system: System) -> Iterator[Service]:
+    made = Service(system.redis.url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def broker(system: System) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(system.redis.url, decode_responses=True) as client:
+        yield client
+
+
+def claims_of(system: System, org: str) -> int:
+    with system.store.read() as tx:
+        found = select(func.count()).select_from(schema.claims).where(schema.claims.c.org == org)
+        return int(tx.execute(found).scalar_one())
+
+
+def last_reap(system: System) -> datetime | None:
+    with system.store.read() as tx:
+        P = schema.passes
+        return tx.execute(select(P.c.last_success_at).where(P.c.name == "reap")).scalar_one_or_none()
+
+
+def a_pass_succeeds(system: System) -> None:
+    """A reap that began after this call has ended well."""
+    for _ in range(2):
+        before = last_reap(system)
+        eventually(lambda seen=before: last_reap(system) != seen, within_s=SOON_S, every_s=0.1)
+
+
+def redeliver(broker: redis.Redis) -> None:
+    """Time passes for what somebody took and did not acknowledge: its visibility timeout is over."""
+    for tag, at in broker.zrange("unacked_index", 0, -1, withscores=True):
+        broker.zadd("unacked_index", {tag: float(at) - 1000}, xx=True)
+
+
+def test_every_call_is_answered_once_though_the_acquire_worker_is_killed(
+    system: System, service: Service, broker: redis.Redis
+) -> None:
+    with Pool(system.redis.url) as pool, ThreadPoolExecutor(50) as threads:
+
+        def one(number: int) -> str:
+            with pool.acquire(f"killed-{number % 2}", wait_s=60, request_id=f"k-{number}") as worker:
+                return worker.claim_id
+
+        calls = [threads.submit(one, n) for n in range(50)]
+        plain = [service.send("acquire", org="killed-plain", wait_s=60, ttl_s=0, lease_s=60) for _ in range(6)]
+        eventually(lambda: sum(call.done() for call in calls) >= 3, within_s=SOON_S, every_s=0.001)
+        system["acquire"].kill()
+        unanswered = sum(not call.done() for call in calls)
+        system.mend()
+        redeliver(broker)
+        claim_ids = [call.result(timeout=90) for call in calls]
+        answers = [result.get(timeout=90) for result in plain]
+    assert unanswered > 0
+    assert len(set(claim_ids)) == 50
+    assert claims_of(system, "killed-0") + claims_of(system, "killed-1") == 50
+    assert {answer["outcome"] for answer in answers} == {"granted"}
+    assert len({answer["claim_id"] for answer in answers}) == claims_of(system, "killed-plain") == 6
+    for answer in answers:
+        assert service.call("release", claim_id=answer["claim_id"]) == {"outcome": "released"}
+    assert system.live_claims() == []
+
+
+def test_a_claim_whose_reply_died_with_its_process_is_answered_all_the_same(
+    system: System, service: Service, broker: redis.Redis
+) -> None:
+    with system.store.write() as tx:
+        tx.execute(text("LOCK TABLE claims IN SHARE MODE"))
+        sent = service.send("acquire", org="mute", request_id="r", lease_s=60)
+        eventually(lambda: somebody_waits_for_claims(system), within_s=SOON_S)
+        # The claim will be committed, but no word of it leaves the process.
+        broker.execute_command("CLIENT PAUSE 60000 WRITE")
+    eventually(lambda: system.live_claims(org="mute"), within_s=SOON_S)
+    system["acquire"].kill()
+    broker.execute_command("CLIENT UNPAUSE")
+    answer = sent.get(timeout=SOON_S)
+    assert not system["acquire"].alive()
+    assert answer["outcome"] == "granted"
+    assert system.live_claims(org="mute") == [answer["claim_id"]]
+    system.mend()
+    redeliver(broker)
+    eventually(lambda: not broker.hlen("unacked"), within_s=SOON_S)
+    assert claims_of(system, "mute") == 1
+    assert service.call("release", claim_id=answer["claim_id"]) == {"outcome": "released"}
+
+
+def somebody_waits_for_claims(system: System) -> bool:
+    asked = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'claims'::regclass"
+    with system.store.read() as tx:
+        return bool(tx.execute(text(asked)).scalar_one())
+
+
+def test_sigterm_finishes_or_hands_back_and_loses_nothing(
+    system: System, service: Service, broker: redis.Redis
+) -> None:
+    sent = [service.send("acquire", org="handed-back", lease_s=60, ttl_s=0) for _ in range(60)]
+    assert system["acquire"].terminate() == 0
+    assert "signal=SIGTERM" in system["acquire"].log()
+    assert broker.hlen("unacked") == 0
+    system.mend()
+    answers = [result.get(timeout=SOON_S) for result in sent]
+    assert {answer["outcome"] for answer in answers} <= {"granted", "refused"}
+    granted = [answer["claim_id"] for answer in answers if answer["outcome"] == "granted"]
+    assert len(set(granted)) == len(granted) == claims_of(system, "handed-back")
+    assert granted
+    for claim_id in granted:
+        service.call("release", claim_id=claim_id)
+
+
+def test_a_broker_that_crashes_under_load_is_found_again(system: System) -> None:
+    pids = {name: part.pid for name, part in system.parts.items()}
+    with Pool(system.redis.url) as pool, Load(system.redis.url, orgs=("redis",)) as load:
+        held = pool.acquire("redis-held", wait_s=30, lease_s=5)
+        load.goes_on()
+        system.redis.kill()
+        eventually(lambda: load.troubles.total() > 0, within_s=SOON_S)
+        system.redis.start()
+        load.goes_on()
+        a_pass_succeeds(system)
+        assert not held.lost
+        assert held.release() == "released"
+    assert {name: part.pid for name, part in system.parts.items() if part.alive()} == pids
+
+
+def test_a_database_that_crashes_under_load_is_found_again_and_ends_no_claim(
+    system: System, database: PostgresServer
+) -> None:
+    pids = {name: part.pid for name, part in system.parts.items()}
+    with Pool(system.redis.url) as pool, Load(system.redis.url, orgs=("postgres",)) as load:
+        held = pool.acquire("postgres-held", wait_s=30, lease_s=5)
+        load.goes_on()
+        database.kill()
+        eventually(lambda: load.troubles.total() > 0, within_s=SOON_S)
+        database.start()
+        # It was away for longer than any lease.
+        eventually(lambda: clock_moved_on(system), within_s=SOON_S)
+        load.goes_on()
+        a_pass_succeeds(system)
+        assert system.live_claims(org="postgres-held") == [held.claim_id]
+        assert not held.lost
+        assert held.release() == "released"
+    assert {name: part.pid for name, part in system.parts.items() if part.alive()} == pids
+
+
+def clock_moved_on(system: System) -> bool:
+    try:
+        system.shift_clock(LONG_S)
+    except PoolError:
+        return False
+    return True
+
+
+def test_no_lease_ends_while_nobody_can_renew(system: System) -> None:
+    with Pool(system.redis.url) as pool:
+        held = pool.acquire("patient", wait_s=30, lease_s=5)
+        with system["acquire"].frozen():
+            system.shift_clock(LONG_S)
+            a_pass_succeeds(system)
+            assert system.live_claims(org="patient") == [held.claim_id]
+        a_pass_succeeds(system)
+        assert system.live_claims(org="patient") == [held.claim_id]
+        assert held.release() == "released"
+
+
+def test_a_holder_that_dies_and_a_reply_that_nobody_reads_end_at_their_lease(
+    system: System, service: Service
+) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, system.redis.url, "dying"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None
+    died = holder.stdout.readline().strip()
+    with Pool(system.redis.url) as pool:
+        alive = pool.acquire("living", wait_s=30, lease_s=5)
+        holder.kill()
+        holder.communicate()
+        service.send("acquire", org="unread", lease_s=5, wait_s=30)
+        eventually(lambda: system.live_claims(org="unread"), within_s=SOON_S)
+        [unread] = system.live_claims(org="unread")
+        for claim_id in (died, unread):
+            eventually(lambda c=claim_id: system.claim(c).ended_at, within_s=SOON_S, every_s=0.1)
+            ended = system.claim(claim_id)
+            assert ended.ended_why == "expired"
+            # Its holder might still be using it: it serves nobody else.
+            eventually(lambda w=ended.worker_id: state_of(system, w) == "retired", within_s=SOON_S)
+        assert not alive.lost
+        assert alive.release() == "released"
+
+
+def state_of(system: System, worker_id: str) -> str:
+    W = schema.workers
+    with system.store.read() as tx:
+        return str(tx.execute(select(W.c.state).where(W.c.id == worker_id)).scalar_one())
+
+
+@pytest.mark.parametrize("role", ["acquire", "passes"])
+def test_a_wrong_configuration_is_told_in_a_line_and_ends_the_start(tmp_path: Path, role: str) -> None:
+    config = tmp_path / "warmpool.toml"
+    config.write_text('[pool]\nmax_workers = "many"\n')
+    code, said = started(role, {"WARMPOOL_CONFIG": str(config), "WARMPOOL_DATA_DIR": str(tmp_path)})
+    assert code == 2
+    assert "max_workers" in said
+    assert len(said.splitlines()) == 1
+
+
+def test_a_missing_schema_is_told_in_a_line_and_ends_the_start(system: System, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'empty.db'}"
+    connect(url).close()
+    code, said = started("acquire", {**system.env, "WARMPOOL_DATABASE_URL": url, "WARMPOOL_DATA_DIR": str(tmp_path)})
+    assert code not in (0, None)
+    [line] = [line for line in said.splitlines() if "migrate" in line]
+    assert "Traceback" not in said
+    assert "schema" in line
+
+
+def started(role: str, env: dict[str, str]) -> tuple[int, str]:
+    """A worker that should not start: its exit code and all that it said."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pool.cli", "worker", role],
+        cwd=ROOT, env={"PATH": os.environ["PATH"], **env}, capture_output=True, text=True, timeout=90,
+    )  # fmt: skip
+    return done.returncode, (done.stdout + done.stderr).strip()
+
+
+def test_sigterm_ends_every_process_cleanly_and_touches_no_pod(system: System, service: Service) -> None:
+    held = service.granted("stays", lease_s=60)
+    before = live_workers(system)
+    for part in system.parts.values():
+        part.send(signal.SIGTERM)
+    assert {name: part.terminate() for name, part in system.parts.items()} == dict.fromkeys(EVERYTHING, 0)
+    for role in ("acquire", "fleet", "bind", "passes"):
+        assert "signal=SIGTERM" in system[role].log()
+    assert live_workers(system) == before
+    assert system.live_claims(org="stays") == [held["claim_id"]]
+
+
+def live_workers(system: System) -> dict[str, str]:
+    W = schema.workers
+    with system.store.read() as tx:
+        found = tx.execute(select(W.c.id, W.c.state).where(W.c.state.in_(sorted(LIVE)), W.c.state != "draining"))
+        return {worker_id: state for worker_id, state in found}

@@ -1,0 +1,773 @@
+"""Each pass, on both databases: what it does, what it never does, and that doing it twice is doing it once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pool.drivers.port import LABEL_BUSY, NOTE_DO_NOT_DISRUPT, NOTE_ORG, Phase, PodSpec, Role, Stamp, Word
+from pool.errors import BrokenPromise, Transient
+from pool.passes import PASSES
+from pool.passes.running import Run
+from pool.states import Reason, State
+from pool.store import orgs, passes, schema, suspects
+from tests.support.world import World
+
+
+def _pod(
+    world: World, name: str, *, stamped: bool = False, age_s: float = 1000, role: Role = Role.WORKER
+) -> str:
+    """A pod that the table knows nothing of."""
+    world.driver.create(
+        PodSpec(
+            name=name,
+            profile="default",
+            revision="rev",
+            image="warmpool/reference-worker",
+            cpu_millicores=1,
+            memory_mib=1,
+            port=1,
+            grace_s=1,
+            secret="s",
+            role=role,
+        )
+    )
+    world.driver.become_ready(name)
+    world.driver.change(name, age_s=age_s)
+    if stamped:
+        world.driver.stamp(world.driver.pods[name], Stamp(org="acme", claim_id="c", epoch=1, busy=True))
+    return name
+
+
+# reap
+
+
+def test_a_parked_worker_is_gone_after_its_time_and_not_before(world: World) -> None:
+    (worker,) = world.warm(1)
+    world.release(world.granted(ttl_s=60).claim_id)
+    world.pass_time(59)
+    world.run_pass("reap")
+    assert world.state_of(worker) is State.HOT_IDLE
+    world.pass_time(2)
+    world.run_pass("reap")
+    world.settle()
+    assert world.state_of(worker) is State.RETIRED
+    assert worker not in world.driver.pods
+
+
+def test_nothing_refreshes_the_clock_of_a_parked_worker(world: World) -> None:
+    (worker,) = world.warm(1)
+    world.release(world.granted(ttl_s=60).claim_id)
+    world.settle()
+    since = world.worker(worker).hot_idle_since
+    world.pass_time(30)
+    for name in PASSES:
+        world.run_pass(name)
+    world.settle()
+    world.refused("bolt")
+    assert world.worker(worker).hot_idle_since == since
+
+
+def test_a_floor_is_kept_and_stays_claimable(world: World) -> None:
+    world.org("acme", hot_idle_floor=2)
+    world.warm(3)
+    for granted in [world.granted(ttl_s=10) for _ in range(3)]:
+        world.release(granted.claim_id)
+    world.pass_time(20)
+    world.run_pass("reap")
+    assert len(world.workers(State.HOT_IDLE)) == 2
+    assert world.granted("acme").source == "hot_idle"
+
+
+def test_two_reaps_at_once_keep_the_floor(world: World) -> None:
+    """Both have read the same overdue workers before either acts."""
+    from pool.after import After
+    from pool.retiring import drain
+    from pool.store import workers
+
+    world.org("acme", hot_idle_floor=1)
+    world.warm(2)
+    for granted in [world.granted(ttl_s=10) for _ in range(2)]:
+        world.release(granted.claim_id)
+    world.pass_time(20)
+    with world.store.read() as tx:
+        overdue = workers.parked_past_end(tx, limit=10)
+    for worker in (*overdue, *overdue):
+        with world.store.write() as tx:
+            drain(tx, After(), worker, world.deps.by("overdue"), above_floor=True)
+    assert len(world.workers(State.HOT_IDLE)) == 1
+
+
+def test_a_cap_on_parked_workers_beats_the_floor_oldest_first(world: World) -> None:
+    world.org("acme", hot_idle_floor=3, hot_idle_cap=1)
+    world.warm(3)
+    claims = [world.granted(ttl_s=1000) for _ in range(3)]
+    for granted in claims:
+        world.pass_time(1)
+        world.release(granted.claim_id)
+    world.run_pass("reap")
+    (kept,) = world.workers(State.HOT_IDLE)
+    assert kept.id == claims[-1].worker_id
+
+
+def test_surplus_shrinks_back_to_the_target_by_itself(world: World) -> None:
+    world.profile(warm_target=2)
+    world.warm(5)
+    world.pass_time(299)
+    world.run_pass("reap")
+    assert len(world.workers(State.IDLE)) == 5
+    world.pass_time(2)
+    world.run_pass("reap")
+    assert len(world.workers(State.IDLE)) == 2
+
+
+def test_a_burst_is_not_surplus_the_moment_it_comes(world: World) -> None:
+    """The old ones were never above the target; the new ones have only just come."""
+    world.profile(warm_target=2)
+    world.warm(2)
+    world.pass_time(1000)
+    world.warm(3)
+    world.run_pass("reap")
+    assert len(world.workers(State.IDLE)) == 5
+
+
+def test_a_claim_that_is_never_renewed_ends_at_its_lease_and_its_worker_drains(world: World) -> None:
+    world.org("acme", cap=1)
+    (worker,) = world.warm(1)
+    granted = world.granted("acme", lease_s=30)
+    world.canary()
+    world.pass_time(25)
+    world.canary()
+    world.run_pass("reap")
+    assert world.state_of(worker) is State.HOT
+    for _ in range(4):
+        world.pass_time(8)
+        world.canary()
+    world.run_pass("reap")
+    assert world.state_of(worker) is State.DRAINING
+    assert world.renew(granted.claim_id)["gone"] == {granted.claim_id: "expired"}
+    world.warm(1)
+    assert world.granted("acme")
+
+
+def test_a_renewed_claim_lives_on(world: World) -> None:
+    (worker,) = world.warm(1)
+    granted = world.granted("acme", lease_s=30)
+    for _ in range(10):
+        world.pass_time(9)
+        world.canary()
+        world.renew(granted.claim_id)
+        world.run_pass("reap")
+    assert world.state_of(worker) is State.HOT
+
+
+def test_an_outage_of_the_lane_ends_no_session(world: World) -> None:
+    """Nobody could renew for an hour; when canaries come through again, every holder has a whole lease to renew in."""
+    (worker,) = world.warm(1)
+    granted = world.granted("acme", lease_s=30)
+    world.canary()
+    world.pass_time(3600)
+    world.run_pass("reap")
+    assert world.state_of(worker) is State.HOT
+    world.canary()
+    world.run_pass("reap")
+    assert world.state_of(worker) is State.HOT
+    world.pass_time(8)
+    world.canary()
+    assert granted.claim_id in world.renew(granted.claim_id)["renewed"]
+    world.run_pass("reap")
+    assert world.state_of(worker) is State.HOT
+
+
+def test_a_renewal_that_comes_before_the_expiry_is_carried_out_wins(world: World) -> None:
+    from pool.after import After
+    from pool.holding import end
+    from pool.ids import ClaimId
+    from pool.states import ClaimEnd
+    from pool.store import claims
+
+    (worker,) = world.warm(1)
+    granted = world.granted("acme", lease_s=5)
+    for _ in range(4):
+        world.pass_time(9)
+        world.canary()
+    with world.store.read() as tx:
+        (expired,) = claims.expired(tx, limit=10)
+    world.renew(granted.claim_id)
+    with world.store.write() as tx:
+        assert end(tx, world.deps, After(), ClaimId(expired.id), ClaimEnd.EXPIRED) is None
+    assert world.state_of(worker) is State.HOT
+
+
+def test_a_worker_that_could_not_be_parked_stays_usable_and_is_parked_later(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.org("acme", cap=1)
+    (worker,) = world.warm(1)
+    granted = world.granted("acme")
+    from pool.store import workers
+
+    with monkeypatch.context() as broken:
+        broken.setattr(workers, "park", lambda *a, **k: (_ for _ in ()).throw(Transient("the write failed")))
+        assert world.release(granted.claim_id) == "released"
+    assert world.state_of(worker) is State.HOT
+    assert world.deps.metrics.park_failures._value.get() == 1
+    assert world.refused("acme").reason is Reason.ORG_CAP
+    assert granted.claim_id in world.renew(granted.claim_id)["renewed"]
+    world.run_pass("reap")
+    assert world.state_of(worker) is State.HOT_IDLE
+    assert world.granted("acme")
+
+
+def test_a_worker_past_its_age_leaves_when_unclaimed(world: World) -> None:
+    world.configure(max_age_s=100)
+    world.profile(warm_target=2)
+    _idle, busy = world.warm(2)
+    granted = world.granted("acme")
+    world.pass_time(101)
+    world.run_pass("reap")
+    states = {w.id: w.state for w in world.workers()}
+    assert states[granted.worker_id] is State.HOT
+    assert sorted(states.values()) == [State.DRAINING, State.HOT]
+    assert busy
+
+
+# reconcile_warm
+
+
+def test_target_and_misses_make_exactly_that_many_slots_once(world: World) -> None:
+    world.profile(warm_target=5)
+    for n in range(30):
+        world.refused("acme", request_id=f"r{n}")
+    world.run_pass("reconcile_warm")
+    assert len(world.workers(State.SPAWNING)) == 35
+    world.run_pass("reconcile_warm")
+    world.refill()
+    assert len(world.workers(State.SPAWNING)) == 35
+
+
+def test_one_caller_that_polls_adds_one(world: World) -> None:
+    world.profile(warm_target=0)
+    for _ in range(20):
+        world.refused("acme", request_id="same")
+        world.refill()
+    assert len(world.workers(State.SPAWNING)) == 1
+
+
+def test_refusals_at_the_orgs_own_cap_are_no_demand(world: World) -> None:
+    world.profile(warm_target=0)
+    world.org("acme", cap=1)
+    world.warm(2)
+    world.granted("acme")
+    for n in range(5):
+        assert world.refused("acme", request_id=f"r{n}").reason is Reason.ORG_CAP
+    world.run_pass("reconcile_warm")
+    assert world.workers(State.SPAWNING) == []
+
+
+def test_a_miss_goes_stale(world: World) -> None:
+    world.profile(warm_target=0)
+    world.refused("acme")
+    world.pass_time(61)
+    world.run_pass("reconcile_warm")
+    assert world.workers(State.SPAWNING) == []
+
+
+def test_demand_whose_spawn_failed_is_not_forgotten_while_its_waiter_waits(world: World) -> None:
+    world.profile(warm_target=0)
+    world.waits("acme", wait_s=600)
+    world.refill()
+    world.driver.refuses_to_create = "no room"
+    world.deliver("pool.spawn")
+    assert world.workers(State.SPAWNING) == []
+    world.driver.refuses_to_create = ""
+    world.refill()
+    assert len(world.workers(State.SPAWNING)) == 1
+
+
+def test_a_target_above_the_cap_is_clamped_only_if_there_is_a_cap(world: World) -> None:
+    world.profile(warm_target=7)
+    world.configure(max_workers=3)
+    world.run_pass("reconcile_warm")
+    assert len(world.workers(State.SPAWNING)) == 3
+    world.configure(max_workers=0)
+    world.run_pass("reconcile_warm")
+    assert len(world.workers(State.SPAWNING)) == 7
+
+
+def test_a_row_without_a_live_pod_is_not_warm(world: World) -> None:
+    world.profile(warm_target=1)
+    (worker,) = world.warm(1)
+    del world.driver.pods[worker]
+    world.run_pass("reconcile_warm")
+    assert len(world.workers(State.SPAWNING)) == 1
+
+
+def test_with_a_stale_view_nothing_is_made_and_it_is_no_success(world: World) -> None:
+    world.driver.age_s = 60
+    assert world.run_pass("reconcile_warm")["outcome"] == "stale"
+    assert world.workers() == []
+    with world.store.read() as tx:
+        assert passes.get(tx, "reconcile_warm").last_success_at is None
+
+
+def test_a_profile_whose_spawns_keep_failing_backs_off_and_holds_nobody_elses_slots(world: World) -> None:
+    world.profile("bad", warm_target=1)
+    world.profile(warm_target=1)
+    world.configure(max_workers=2)
+    create = world.driver.create
+
+    def bad_image(spec: PodSpec) -> object:
+        if spec.profile == "bad":
+            raise Transient("image can not be pulled")
+        return create(spec)
+
+    world.driver.create = bad_image  # type: ignore[method-assign, assignment]
+    for _ in range(4):
+        world.run_pass("reconcile_warm")
+        world.settle()
+    made = [row for row in world.rows("workers") if row.profile == "bad"]
+    assert len(made) == 3
+    with world.store.read() as tx:
+        from pool.store import breakers
+
+        assert "pulled" in breakers.every(tx)["bad"].why  # type: ignore[index]
+    assert len([w for w in world.workers(State.SPAWNING) if w.profile == "default"]) == 1
+    world.pass_time(10)
+    world.run_pass("reconcile_warm")
+    assert len([w for w in world.workers(State.SPAWNING) if w.profile == "bad"]) == 1
+
+
+def test_at_the_pools_cap_surplus_then_parked_workers_give_way_to_a_waiter(world: World) -> None:
+    world.profile("big", warm_target=0)
+    world.profile(warm_target=0)
+    world.configure(max_workers=2)
+    surplus, parked = world.warm(2)
+    granted = world.granted("acme")
+    parked, surplus = granted.worker_id, surplus if granted.worker_id != surplus else parked
+    world.release(granted.claim_id)
+    world.waits("bolt", profile="big", wait_s=600)
+    world.run_pass("reconcile_warm")
+    assert world.state_of(surplus) is State.DRAINING
+    assert world.state_of(parked) is State.HOT_IDLE
+    world.deliver("pool.retire")
+    world.run_pass("reconcile_warm")
+    assert [w.profile for w in world.workers(State.SPAWNING)] == ["big"]
+    world.waits("cats", profile="big", wait_s=600)
+    world.run_pass("reconcile_warm")
+    assert world.state_of(parked) is State.DRAINING
+
+
+def test_a_floor_does_not_give_way(world: World) -> None:
+    world.org("acme", hot_idle_floor=1)
+    world.profile(warm_target=0)
+    world.configure(max_workers=1)
+    (worker,) = world.warm(1)
+    world.release(world.granted("acme").claim_id)
+    world.waits("bolt", wait_s=600)
+    world.run_pass("reconcile_warm")
+    assert world.state_of(worker) is State.HOT_IDLE
+
+
+def test_reconcile_matches_a_waiter_whose_wake_up_was_lost(world: World) -> None:
+    task = world.waits("acme")
+    with world.store.write() as tx:
+        tx.execute(
+            schema.requests.update().values(
+                state="refused", reason="no_warm_worker", decided_at=schema.requests.c.created_at
+            )
+        )
+    world.warm(1)
+    with world.store.write() as tx:
+        tx.execute(schema.requests.update().values(state="waiting", reason=None, decided_at=None))
+    world.run_pass("reconcile_warm")
+    assert world.broker.answers_for(task)[0]["outcome"] == "granted"
+
+
+# sweep_stuck
+
+
+def test_a_slot_that_never_becomes_ready_is_freed_with_its_pod(world: World) -> None:
+    world.run_pass("reconcile_warm")
+    world.deliver("pool.spawn")
+    world.pass_time(119)
+    world.run_pass("sweep_stuck")
+    assert len(world.workers(State.SPAWNING)) == 3
+    world.pass_time(2)
+    world.run_pass("sweep_stuck")
+    assert world.workers() == [] or all(w.state in {State.RETIRED} for w in world.workers())
+    assert world.driver.pods == {}
+
+
+def test_an_unschedulable_pod_is_kept_for_its_limit_and_not_churned(world: World) -> None:
+    world.profile(warm_target=1)
+    world.run_pass("reconcile_warm")
+    world.deliver("pool.spawn")
+    (pod,) = world.driver.pods
+    world.driver.change(pod, unschedulable=True, trouble="0/3 nodes are available")
+    world.pass_time(200)
+    world.run_pass("sweep_stuck")
+    world.run_pass("reconcile_warm")
+    assert [w.id for w in world.workers(State.SPAWNING)] == [pod]
+    world.pass_time(101)
+    world.run_pass("sweep_stuck")
+    assert world.state_of(pod) is State.RETIRED
+
+
+def test_a_lost_spawn_message_is_sent_again_once_per_budget(world: World) -> None:
+    world.profile(warm_target=1)
+    world.run_pass("reconcile_warm")
+    world.broker.sent.clear()
+    world.pass_time(91)
+    world.run_pass("sweep_stuck")
+    world.run_pass("sweep_stuck")
+    assert [task for task, _ in world.broker.sent] == ["pool.spawn"]
+
+
+def test_a_silent_binding_is_freed_and_its_request_gets_another_worker(world: World) -> None:
+    world.profile(activation_path="/activate")
+    first, second = world.warm(2)
+    world.acquire("acme", task_id="t")
+    world.broker.sent.clear()
+    world.pass_time(16)
+    world.run_pass("sweep_stuck")
+    assert world.state_of(first) is State.DRAINING
+    assert world.state_of(second) is State.RESERVED
+
+
+def test_a_heart_beating_activation_is_never_taken(world: World) -> None:
+    from pool import activating
+    from pool.records import Held
+    from pool.store import workers
+
+    world.profile(activation_path="/activate")
+    (worker,) = world.warm(1)
+    world.acquire("acme", task_id="t")
+    held = Held(**dict(world.broker.sent)["pool.activate"])
+    activating._enter(world.deps, held)
+    for _ in range(5):
+        world.pass_time(10)
+        with world.store.write() as tx:
+            workers.beat(tx, held)
+        world.run_pass("sweep_stuck")
+    assert world.state_of(worker) is State.ACTIVATING
+
+
+def test_three_failed_probes_drain_an_unclaimed_worker_and_never_a_claimed_one(world: World) -> None:
+    world.profile(probe_path="/healthz")
+    idle, _other = world.warm(2)
+    granted = world.granted("acme")
+    idle = _other if granted.worker_id == idle else idle
+    for runs in range(1, 4):
+        assert world.state_of(idle) is State.IDLE, runs
+        world.run_pass("sweep_stuck")
+    assert world.state_of(idle) is State.DRAINING
+    assert world.state_of(granted.worker_id) is State.HOT
+
+
+# sweep_orphans
+
+
+def test_a_never_stamped_pod_without_a_row_is_kept_while_young_and_deleted_when_old(world: World) -> None:
+    world.warm(1)
+    young, old = _pod(world, "w-young", age_s=100), _pod(world, "w-old", age_s=130)
+    world.run_pass("sweep_orphans")
+    assert young in world.driver.pods
+    assert old not in world.driver.pods
+    assert old not in world.driver.secrets
+
+
+@pytest.mark.parametrize(("word", "deleted"), [(Word.UNUSED, True), (Word.BUSY, False), (Word.SILENT, False)])
+def test_a_stamped_pod_is_deleted_only_on_two_proofs_one_of_them_its_own(
+    world: World, word: Word, deleted: bool
+) -> None:
+    world.warm(1)
+    pod = _pod(world, "w-orphan", stamped=True)
+    world.driver.words[pod] = word
+    world.run_pass("sweep_orphans")
+    assert pod in world.driver.pods
+    world.run_pass("sweep_orphans")
+    assert (pod not in world.driver.pods) is deleted
+    with world.store.read() as tx:
+        held = suspects.every(tx, suspects.Kind.STAMPED_POD)
+    assert deleted or str(word) in held[0][3]
+
+
+def test_a_stamped_pod_that_is_young_is_left_alone(world: World) -> None:
+    world.warm(1)
+    pod = _pod(world, "w-orphan", stamped=True, age_s=299)
+    for _ in range(3):
+        world.run_pass("sweep_orphans")
+    assert pod in world.driver.pods
+
+
+def test_few_stamped_pods_are_deleted_a_run(world: World) -> None:
+    world.warm(1)
+    for n in range(25):
+        _pod(world, f"w-orphan-{n:02d}", stamped=True)
+    world.run_pass("sweep_orphans")
+    world.run_pass("sweep_orphans")
+    assert len(world.driver.pods) == 1 + 15
+
+
+def test_a_row_whose_pod_is_absent_in_two_runs_is_lost_and_its_claim_ends(world: World) -> None:
+    world.org("acme", cap=1)
+    kept, _ = world.warm(2)
+    granted = world.granted("acme")
+    del world.driver.pods[granted.worker_id]
+    world.run_pass("sweep_orphans")
+    assert world.state_of(granted.worker_id) is State.HOT
+    world.run_pass("sweep_orphans")
+    assert world.state_of(granted.worker_id) is State.LOST
+    assert world.renew(granted.claim_id)["gone"] == {granted.claim_id: "worker_lost"}
+    assert world.granted("acme")
+    assert kept
+
+
+def test_a_pod_seen_again_is_no_longer_suspected(world: World) -> None:
+    worker, _ = world.warm(2)
+    pod = world.driver.pods.pop(worker)
+    world.run_pass("sweep_orphans")
+    world.driver.pods[worker] = pod
+    world.run_pass("sweep_orphans")
+    del world.driver.pods[worker]
+    world.run_pass("sweep_orphans")
+    assert world.state_of(worker) is State.IDLE
+
+
+def test_a_list_that_fails_deletes_nothing_and_is_no_success(world: World) -> None:
+    world.warm(1)
+    world.driver.age_s = 600
+    assert world.run_pass("sweep_orphans")["outcome"] == "stale"
+    with world.store.read() as tx:
+        row = passes.get(tx, "sweep_orphans")
+    assert row.last_success_at is None
+
+
+def test_an_empty_list_is_believed_only_with_proof_and_then_it_is(world: World) -> None:
+    (worker,) = world.warm(1)
+    world.driver.pods.clear()
+    for _ in range(5):
+        world.run_pass("sweep_orphans")
+    assert world.state_of(worker) is State.IDLE
+    world.driver.anchored = False
+    world.pass_time(120)
+    world.run_pass("sweep_orphans")
+    assert world.state_of(worker) is State.IDLE
+    world.driver.anchored = True
+    for _ in range(5):
+        world.pass_time(30)
+        world.run_pass("sweep_orphans")
+    assert world.state_of(worker) is State.LOST
+
+
+def test_companions_without_a_pod_go(world: World) -> None:
+    world.warm(1)
+    world.driver.secrets["w-gone"] = "s"
+    world.run_pass("sweep_orphans")
+    world.run_pass("sweep_orphans")
+    assert "w-gone" not in world.driver.secrets
+    assert len(world.driver.secrets) == 1
+
+
+def test_a_database_put_back_to_an_earlier_day_deletes_no_busy_pod(world: World) -> None:
+    """The pod was claimed and stamped after the backup was taken."""
+    (worker,) = world.warm(1)
+    world.driver.change(worker, age_s=1000)
+    world.driver.stamp(world.driver.pods[worker], Stamp(org="acme", claim_id="c-later", epoch=5, busy=True))
+    world.driver.words[worker] = Word.BUSY
+    for name in (
+        "guard_disruption",
+        "sweep_orphans",
+        "sweep_stuck",
+        "reap",
+        "sweep_orphans",
+        "guard_disruption",
+    ):
+        world.run_pass(name)
+        world.settle()
+    assert worker in world.driver.pods
+    assert world.driver.pods[worker].annotations[NOTE_DO_NOT_DISRUPT] == "true"
+    assert world.refused("bolt").reason is Reason.NO_WARM_WORKER
+    world.driver.words[worker] = Word.UNUSED
+    world.run_pass("sweep_orphans")
+    world.run_pass("sweep_orphans")
+    assert worker not in world.driver.pods
+
+
+# guard_disruption
+
+
+def test_busy_is_protected_idle_is_cleared_and_a_quiet_pool_writes_nothing(world: World) -> None:
+    busy, idle = world.warm(2)
+    granted = world.granted("acme")
+    busy, idle = granted.worker_id, idle if granted.worker_id == busy else busy
+    world.broker.sent.clear()
+    world.run_pass("guard_disruption")
+    assert world.driver.pods[busy].labels[LABEL_BUSY] == "true"
+    assert world.driver.pods[idle].labels[LABEL_BUSY] == "false"
+    before = len(world.driver.calls)
+    world.run_pass("guard_disruption")
+    assert len(world.driver.calls) == before
+
+
+def test_a_protection_left_behind_by_a_dead_replica_is_cleared(world: World) -> None:
+    (worker,) = world.warm(1)
+    pod = world.driver.pods[worker]
+    world.driver.change(
+        worker,
+        annotations={**pod.annotations, NOTE_DO_NOT_DISRUPT: "true"},
+        labels={**pod.labels, LABEL_BUSY: "true"},
+    )
+    world.run_pass("guard_disruption")
+    assert NOTE_DO_NOT_DISRUPT not in world.driver.pods[worker].annotations
+    assert NOTE_ORG not in world.driver.pods[worker].annotations
+
+
+# reconcile_headroom, collect_garbage
+
+
+def test_headroom_is_constant_and_off_deletes_it(world: World) -> None:
+    world.configure(headroom=2)
+    world.warm(20)
+    world.run_pass("reconcile_headroom")
+    world.run_pass("reconcile_headroom")
+    assert _placeholders(world) == 2
+    world.run_pass("sweep_orphans")
+    assert _placeholders(world) == 2
+    world.configure(headroom=0)
+    world.run_pass("reconcile_headroom")
+    assert _placeholders(world) == 0
+    assert len(world.workers(State.IDLE)) == 20
+
+
+def test_what_is_over_does_not_grow_for_ever(world: World) -> None:
+    world.warm(3)
+    kept = world.granted("acme")
+    for _ in range(2):
+        world.release(world.granted("bolt").claim_id, "tainted")
+    world.refused("cats")
+    world.settle()
+    world.pass_time(8 * 86_400)
+    world.run_pass("collect_garbage")
+    world.run_pass("collect_garbage")
+    assert [r.id for r in world.rows("workers")] == [kept.worker_id]
+    assert [r.id for r in world.rows("claims")] == [kept.claim_id]
+    assert len(world.rows("requests")) == 1
+    assert {r.worker_id for r in world.rows("journal")} == {kept.worker_id}
+
+
+# all of them
+
+
+@pytest.mark.parametrize("name", list(PASSES))
+def test_a_dry_run_changes_nothing(world: World, name: str) -> None:
+    _something_of_everything(world)
+    before = _everything(world)
+    world.run_pass(name, dry_run=True)
+    assert _everything(world) == before
+
+
+@pytest.mark.parametrize("name", list(PASSES))
+def test_no_pass_touches_the_pod_of_a_live_claim(world: World, name: str) -> None:
+    (worker,) = world.warm(1)
+    granted = world.granted("acme", lease_s=3600)
+    world.settle()
+    world.driver.change(worker, ready=False, terminating=True, age_s=5000)
+    world.observe()
+    for _ in range(3):
+        world.pass_time(1000)
+        world.run_pass(name)
+        world.settle()
+    assert world.state_of(worker) is State.HOT
+    assert worker in world.driver.pods
+    assert granted.claim_id in world.renew(granted.claim_id)["renewed"]
+
+
+@pytest.mark.parametrize("name", list(PASSES))
+def test_a_pass_interrupted_at_any_step_converges_to_the_same_end(world: World, name: str) -> None:
+    """The lock is lost before step 1, 2, 3, …; the next whole run finishes the work."""
+    _something_of_everything(world)
+    for steps in range(6):
+        left = [steps]
+
+        def still_ours(left: list[int] = left) -> bool:
+            left[0] -= 1
+            return left[0] >= 0
+
+        from pool.passes.running import carry_out
+
+        carry_out(world.deps, PASSES[name], Run(deps=world.deps, name=name, still_ours=still_ours))
+    world.run_pass(name)
+    world.settle()
+    world.run_pass(name)
+    first = _shape(world)
+    world.run_pass(name)
+    assert _shape(world) == first
+
+
+def test_a_broken_promise_in_a_pass_is_recorded_and_raised(world: World) -> None:
+    def broken(run: Run) -> None:
+        raise BrokenPromise("bad")
+
+    from pool.passes.running import Pass, carry_out
+
+    with world.store.write() as tx:
+        passes.attempt(tx, "reap", "test", not_within_s=0)
+    with pytest.raises(BrokenPromise):
+        carry_out(world.deps, Pass(name="reap", run=broken), Run(deps=world.deps, name="reap"))
+    with world.store.read() as tx:
+        assert passes.get(tx, "reap").last_outcome == "failed"
+
+
+def _something_of_everything(world: World) -> None:
+    world.profile("big", warm_target=0)
+    world.profile(warm_target=2)
+    world.configure(headroom=1)
+    world.warm(4)
+    world.release(world.granted("acme", ttl_s=5).claim_id)
+    world.granted("bolt")
+    world.waits("cats", profile="big", wait_s=5)
+    world.driver.secrets["w-gone"] = "s"
+    _pod(world, "w-orphan")
+    world.refused("dogs", profile="big")
+    world.driver.pods.pop(next(w.id for w in world.workers(State.IDLE)), None)
+    world.pass_time(1000)
+
+
+def _everything(world: World) -> object:
+    tables = [t for t in schema.metadata.tables if t not in {"clock"}]
+    return (
+        {t: [tuple(r) for r in world.rows(t)] for t in tables},
+        dict(world.driver.pods),
+        list(world.broker.sent),
+    )
+
+
+def _shape(world: World) -> object:
+    return (
+        sorted((w.id, w.state) for w in world.workers()),
+        sorted(world.driver.pods),
+        sorted(world.driver.secrets),
+    )
+
+
+def _placeholders(world: World) -> int:
+    return sum(1 for p in world.driver.pods.values() if p.role == Role.PLACEHOLDER)
+
+
+def test_pods_that_ended_by_themselves_are_lost_with_their_exit_code(world: World) -> None:
+    (worker,) = world.warm(1)
+    granted = world.granted("acme")
+    pod = replace(
+        world.driver.pods[worker], phase=Phase.ENDED, exit_code=137, trouble="OOMKilled", ready=False
+    )
+    world.driver.pods[worker] = pod
+    from pool import observing
+
+    observing.observe(world.deps, pod)
+    assert world.state_of(worker) is State.LOST
+    assert world.renew(granted.claim_id)["gone"] == {granted.claim_id: "worker_lost"}
+    with world.store.read() as tx:
+        assert orgs.pool_row(tx).live == 0
