@@ -22,7 +22,8 @@ SILENT_PERIODS = 3
 
 
 def watch_over(deps: Deps, stop: threading.Event) -> None:
-    """Look once per period; reap here while `reap` is silent and not paused."""
+    """Look once per period; reap here while `reap` is silent and not paused. A pool that has only just started gets time to begin."""
+    deps.clock.wait(stop, SILENT_PERIODS * PERIODS_S["reap"])
     while not deps.clock.wait(stop, PERIODS_S["reap"]):
         try:
             reap_if_dark(deps, stop)

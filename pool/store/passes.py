@@ -82,9 +82,9 @@ def failed(tx: Tx, name: str, *, outcome: str, detail: str) -> int:
 
 
 def silent_for(tx: Tx, name: str, seconds: float) -> bool:
-    """Whether the pass is not paused and has had no success for so long."""
-    old = or_(T.c.last_success_at.is_(None), T.c.last_success_at <= plus(now(), -seconds))
-    return tx.execute(select(T.c.name).where(T.c.name == name, ~T.c.paused, old)).first() is not None
+    """Whether the pass is not paused and has had no success for so long, or ever."""
+    young = T.c.last_success_at > plus(now(), -seconds)
+    return tx.execute(select(T.c.name).where(T.c.name == name, or_(T.c.paused, young))).first() is None
 
 
 def set_paused(tx: Tx, name: str, *, paused: bool, by: str) -> None:

@@ -108,7 +108,9 @@ def test_every_call_is_answered_once_though_the_acquire_worker_is_killed(
                 return worker.claim_id
 
         calls = [threads.submit(one, n) for n in range(50)]
-        plain = [service.send("acquire", org="killed-plain", wait_s=60, ttl_s=0, lease_s=60) for _ in range(6)]
+        plain = [
+            service.send("acquire", org="killed-plain", wait_s=60, ttl_s=0, lease_s=60) for _ in range(6)
+        ]
         eventually(lambda: sum(call.done() for call in calls) >= 3, within_s=SOON_S, every_s=0.001)
         system["acquire"].kill()
         unanswered = sum(not call.done() for call in calls)
@@ -271,7 +273,9 @@ def test_a_wrong_configuration_is_told_in_a_line_and_ends_the_start(tmp_path: Pa
 def test_a_missing_schema_is_told_in_a_line_and_ends_the_start(system: System, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'empty.db'}"
     connect(url).close()
-    code, said = started("acquire", {**system.env, "WARMPOOL_DATABASE_URL": url, "WARMPOOL_DATA_DIR": str(tmp_path)})
+    code, said = started(
+        "acquire", {**system.env, "WARMPOOL_DATABASE_URL": url, "WARMPOOL_DATA_DIR": str(tmp_path)}
+    )
     assert code not in (0, None)
     [line] = [line for line in said.splitlines() if "migrate" in line]
     assert "Traceback" not in said
@@ -302,5 +306,7 @@ def test_sigterm_ends_every_process_cleanly_and_touches_no_pod(system: System, s
 def live_workers(system: System) -> dict[str, str]:
     W = schema.workers
     with system.store.read() as tx:
-        found = tx.execute(select(W.c.id, W.c.state).where(W.c.state.in_(sorted(LIVE)), W.c.state != "draining"))
+        found = tx.execute(
+            select(W.c.id, W.c.state).where(W.c.state.in_(sorted(LIVE)), W.c.state != "draining")
+        )
         return {worker_id: state for worker_id, state in found}

@@ -276,7 +276,9 @@ class Service:
 class Load:
     """Threads of one client that acquire and release without end, and notice if two of them hold one worker at once."""
 
-    def __init__(self, url: str, *, orgs: Sequence[str] = ("load",), threads: int = 4, lease_s: int = 30) -> None:
+    def __init__(
+        self, url: str, *, orgs: Sequence[str] = ("load",), threads: int = 4, lease_s: int = 30
+    ) -> None:
         self.pool = Pool(url, name="load")
         self.cycles = 0
         self.troubles: Counter[str] = Counter()
@@ -285,7 +287,8 @@ class Load:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._threads = [
-            threading.Thread(target=self._run, args=(orgs[i % len(orgs)], lease_s), daemon=True) for i in range(threads)
+            threading.Thread(target=self._run, args=(orgs[i % len(orgs)], lease_s), daemon=True)
+            for i in range(threads)
         ]
 
     def __enter__(self) -> Self:

@@ -1,0 +1,240 @@
+"""The runner with a real Redis: one run at a time, a lost lock stops the run and not the pass, an outage breaks nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from pool.clock import SystemClock
+from pool.ids import RandomIds
+from pool.locks import RedisLocks
+from pool.passes import PASSES, fallback
+from pool.passes.periods import PERIODS_S, lock_ttl_s, tick_expires_s
+from pool.passes.running import Pass, Run, run_once
+from pool.states import State
+from pool.store import passes
+from tests.support.redis_server import RedisServer
+from tests.support.world import World
+
+
+@pytest.fixture(scope="module")
+def redis_server() -> Iterator[RedisServer]:
+    server = RedisServer()
+    server.start()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def redis(redis_server: RedisServer) -> Iterator[Redis]:
+    client = Redis.from_url(redis_server.url, socket_timeout=2, socket_connect_timeout=2)
+    client.flushall()
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def locked(world: World, redis: Redis) -> World:
+    """A pool whose locks are Redis'."""
+    world.deps = replace(
+        world.deps, locks=RedisLocks(redis, clock=SystemClock(), ids=RandomIds(), who="test")
+    )
+    return world
+
+
+# The pass with the shortest lock: its loss is noticed soonest.
+_SHORT = "guard_disruption"
+
+
+def _key(name: str = "reap") -> str:
+    return f"warmpool.lock.{name}"
+
+
+def test_a_run_holds_its_lock_while_it_works_and_gives_it_back_after(locked: World, redis: Redis) -> None:
+    seen: list[Any] = []
+    what = Pass(name="reap", run=lambda run: seen.append(redis.get(_key())))
+    assert run_once(locked.deps, what)["outcome"] == "ok"
+    assert seen[0].startswith(b"test/")
+    assert redis.get(_key()) is None
+
+
+def test_a_lock_held_elsewhere_skips_the_run_quietly(locked: World, redis: Redis) -> None:
+    redis.set(_key(), "somebody else")
+    assert run_once(locked.deps, PASSES["reap"])["outcome"] == "held_elsewhere"
+    assert redis.get(_key()) == b"somebody else"
+    with locked.store.read() as tx:
+        assert passes.get(tx, "reap").last_attempt_at is None
+
+
+@pytest.mark.parametrize("how", ["deleted", "stolen"])
+def test_a_lock_lost_mid_run_stops_the_run_at_its_next_step_and_the_next_period_runs_again(
+    locked: World, redis: Redis, how: str
+) -> None:
+    steps: list[int] = []
+
+    def long(run: Run) -> None:
+        for n in range(1000):
+            run.acts("step")
+            steps.append(n)
+            if n == 0:
+                redis.delete(_key(_SHORT)) if how == "deleted" else redis.set(_key(_SHORT), "a thief")
+                _until_noticed(run)
+
+    assert run_once(locked.deps, Pass(name=_SHORT, run=long))["outcome"] == "interrupted"
+    assert steps == [0]
+    assert redis.get(_key(_SHORT)) == (None if how == "deleted" else b"a thief")
+    redis.delete(_key(_SHORT))
+    locked.pass_time(5)
+    assert run_once(locked.deps, PASSES[_SHORT])["outcome"] == "ok"
+
+
+def test_many_forced_losses_never_end_a_pass(locked: World, redis: Redis) -> None:
+    """Each loss is followed by a run that goes through, however often it happens."""
+    for n in range(4):
+        locked.pass_time(5)
+
+        def robbed(run: Run, n: int = n) -> None:
+            redis.set(_key(_SHORT), f"thief {n}")
+            _until_noticed(run)
+            run.must_go_on()
+
+        assert run_once(locked.deps, Pass(name=_SHORT, run=robbed))["outcome"] == "interrupted"
+        redis.delete(_key(_SHORT))
+        locked.pass_time(5)
+        assert run_once(locked.deps, PASSES[_SHORT])["outcome"] == "ok"
+
+
+def test_two_beats_run_a_pass_once_a_period(locked: World) -> None:
+    outcomes = [run_once(locked.deps, PASSES["reap"])["outcome"] for _ in range(3)]
+    assert outcomes == ["ok", "not_due", "not_due"]
+    locked.pass_time(PERIODS_S["reap"] / 2 + 0.1)
+    assert run_once(locked.deps, PASSES["reap"])["outcome"] == "ok"
+
+
+def test_without_redis_passes_stop_and_nothing_breaks(world: World) -> None:
+    gone = Redis.from_url("redis://127.0.0.1:1", socket_timeout=0.2, socket_connect_timeout=0.2)
+    world.deps = replace(world.deps, locks=RedisLocks(gone, clock=SystemClock(), ids=RandomIds(), who="test"))
+    assert run_once(world.deps, PASSES["reap"])["outcome"] == "unreachable"
+    with world.store.read() as tx:
+        assert passes.get(tx, "reap").last_success_at is None
+    gone.close()
+
+
+def test_a_paused_pass_does_not_run_and_neither_does_its_fallback(locked: World) -> None:
+    with locked.store.write() as tx:
+        passes.set_paused(tx, "reap", paused=True, by="me")
+    assert run_once(locked.deps, PASSES["reap"])["outcome"] == "not_due"
+    locked.pass_time(1000)
+    assert not fallback.reap_if_dark(locked.deps, threading.Event())
+    with locked.store.write() as tx:
+        passes.set_paused(tx, "reap", paused=False, by="me")
+    assert run_once(locked.deps, PASSES["reap"])["outcome"] == "ok"
+
+
+def test_a_stopping_process_stops_its_run_and_gives_its_lock_back(locked: World, redis: Redis) -> None:
+    stopping = threading.Event()
+
+    def told_to_end(run: Run) -> None:
+        stopping.set()
+        run.must_go_on()
+
+    assert (
+        run_once(locked.deps, Pass(name="reap", run=told_to_end), stopping=stopping.is_set)["outcome"]
+        == "interrupted"
+    )
+    assert redis.get(_key()) is None
+
+
+def test_last_success_is_written_only_after_the_reads_succeeded(locked: World) -> None:
+    locked.driver.age_s = 1000
+    assert run_once(locked.deps, PASSES["sweep_orphans"])["outcome"] == "stale"
+    with locked.store.read() as tx:
+        row = passes.get(tx, "sweep_orphans")
+    assert row.last_attempt_at is not None
+    assert row.last_success_at is None
+    locked.driver.age_s = 0
+    locked.pass_time(60)
+    assert run_once(locked.deps, PASSES["sweep_orphans"])["outcome"] == "ok"
+
+
+def test_the_fallback_reaps_what_is_overdue_without_beat_and_redis_and_ends_no_lease(world: World) -> None:
+    parked, busy = world.warm(2)
+    world.release(world.granted("acme", ttl_s=10).claim_id)
+    granted = world.granted("bolt", lease_s=5)
+    parked, busy = next(w.id for w in world.workers(State.HOT_IDLE)), granted.worker_id
+    world.broker.down = True
+    world.broker.sent.clear()
+    world.pass_time(60)
+    assert fallback.reap_if_dark(world.deps, threading.Event())
+    assert world.state_of(parked) is State.RETIRED
+    assert parked not in world.driver.pods
+    assert world.state_of(busy) is State.HOT
+    assert world.deps.metrics.fallback_active._value.get() == 1
+    with world.store.read() as tx:
+        assert passes.get(tx, "reap").last_success_at is None
+
+
+def test_the_fallback_keeps_the_floor(world: World) -> None:
+    world.org("acme", hot_idle_floor=1)
+    world.warm(1)
+    world.release(world.granted("acme", ttl_s=10).claim_id)
+    world.pass_time(60)
+    fallback.reap_if_dark(world.deps, threading.Event())
+    assert len(world.workers(State.HOT_IDLE)) == 1
+
+
+def test_the_fallback_is_quiet_while_reap_succeeds(locked: World) -> None:
+    run_once(locked.deps, PASSES["reap"])
+    assert not fallback.reap_if_dark(locked.deps, threading.Event())
+    locked.pass_time(16)
+    assert fallback.reap_if_dark(locked.deps, threading.Event())
+    run_once(locked.deps, PASSES["reap"])
+    assert not fallback.reap_if_dark(locked.deps, threading.Event())
+    assert locked.deps.metrics.fallback_active._value.get() == 0
+
+
+@pytest.mark.parametrize("name", list(PASSES))
+def test_two_runs_at_the_same_time_end_as_one_would(world: World, name: str) -> None:
+    """Without any lock: correctness never rests on it."""
+    from tests.integration.test_passes import _something_of_everything
+
+    _something_of_everything(world)
+    start = threading.Barrier(2)
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        start.wait()
+        try:
+            world.run_pass(name)
+        except BaseException as exc:  # noqa: BLE001
+            raised.append(exc)
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not raised
+    world.check()
+    assert len(world.workers(State.SPAWNING)) <= 3
+    world.settle()
+    world.run_pass(name)
+    world.check()
+
+
+def test_a_lock_is_dark_for_no_longer_than_its_time_and_one_period() -> None:
+    for name, period_s in PERIODS_S.items():
+        assert lock_ttl_s(name) == min(15, 1.5 * period_s)
+        assert tick_expires_s(name) == max(10, 3 * period_s)
+
+
+def _until_noticed(run: Run) -> None:
+    """Until the lease's own thread has tried to renew what is no longer ours."""
+    from tests.support.waiting import eventually
+
+    eventually(lambda: not run.still_ours(), within_s=10)
