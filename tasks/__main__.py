@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
+
+from pool.errors import PoolError
+
+if TYPE_CHECKING:
+    from tasks.app import WarmpoolApp
 
 
 def main(arguments: list[str]) -> None:
@@ -15,6 +21,7 @@ def main(arguments: list[str]) -> None:
     from tasks.reporting import set_up_logging
 
     if what == "worker":
+        _prepare(app)
         _celery(_worker(rest[0], threads=app.threads, events=app.settings.pool.events))
     elif what == "beat":
         set_up_logging()
@@ -23,6 +30,14 @@ def main(arguments: list[str]) -> None:
         app.start(_flower(int(rest[0])))
     else:
         sys.exit(f"unknown component {what!r}")
+
+
+def _prepare(app: WarmpoolApp) -> None:
+    """A worker that could not do its work does not start. Left to a signal handler, Celery would log the error and go on."""
+    try:
+        app.deps  # noqa: B018 - made here
+    except PoolError as exc:
+        sys.exit("\n".join(f"warmpool: {line}" for line in str(exc).splitlines()))
 
 
 def _celery(arguments: list[str]) -> None:

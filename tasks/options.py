@@ -36,6 +36,7 @@ def celery_options(settings: Settings) -> dict[str, Any]:
     url, pool = config.broker_url(settings), settings.pool
     return {
         "broker_url": url,
+        "broker_transport": "tasks.transport:PatientTransport",
         "result_backend": f"tasks.replies:ReplyBackend+{url}",
         "result_expires": pool.result_expires_s,
         "task_serializer": "json",

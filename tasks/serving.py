@@ -34,7 +34,7 @@ class PatientConsumer(Consumer):
                 received(message)
             except (TypeError, ValueError, LookupError, AttributeError) as exc:
                 log.error("message_refused", cause=f"{type(exc).__name__}: {exc}")  # noqa: TRY400
-                message.reject_log_error(log, self.connection_errors)
+                message.reject_log_error(log, self.connection_errors)  # type: ignore[attr-defined]
 
         return refuse_or_receive
 

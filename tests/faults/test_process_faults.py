@@ -296,7 +296,7 @@ def test_sigterm_ends_every_process_cleanly_and_touches_no_pod(system: System, s
     before = live_workers(system)
     for part in system.parts.values():
         part.send(signal.SIGTERM)
-    assert {name: part.terminate() for name, part in system.parts.items()} == dict.fromkeys(EVERYTHING, 0)
+    assert {name: part.ends() for name, part in system.parts.items()} == dict.fromkeys(EVERYTHING, 0)
     for role in ("acquire", "fleet", "bind", "passes"):
         assert "signal=SIGTERM" in system[role].log()
     assert live_workers(system) == before
@@ -306,7 +306,5 @@ def test_sigterm_ends_every_process_cleanly_and_touches_no_pod(system: System, s
 def live_workers(system: System) -> dict[str, str]:
     W = schema.workers
     with system.store.read() as tx:
-        found = tx.execute(
-            select(W.c.id, W.c.state).where(W.c.state.in_(sorted(LIVE)), W.c.state != "draining")
-        )
-        return {worker_id: state for worker_id, state in found}
+        found = select(W.c.id, W.c.state).where(W.c.state.in_(sorted(LIVE)), W.c.state != "draining")
+        return {row.id: row.state for row in tx.execute(found)}

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from sqlalchemy import event, text
 
 from pool.contract import Acquire
-from pool.ids import OrgId, ProfileName
+from pool.ids import ClaimId, OrgId, ProfileName, RequestPk
+from pool.records import By, ReplyTo
 from pool.settings import OrgDefaults
-from pool.store import Store, Tx, connect, orgs, workers
+from pool.store import Store, Tx, connect, fastpath, orgs, workers
 from tests.support.postgres_server import PostgresServer
 
 ROWS = 10_000
@@ -23,7 +25,8 @@ def full(postgres: PostgresServer, postgres_template: str) -> Iterator[Store]:
     """Ten thousand idle workers, and a thousand parked ones of each of ten orgs."""
     store = connect(postgres.create_database("claim_cost", template=postgres_template))
     with store.write() as tx:
-        orgs.seed(tx, OrgId("org-3"), OrgDefaults())
+        for org in ("org-3", "org-new"):
+            orgs.seed(tx, OrgId(org), OrgDefaults())
         tx.execute(text("ALTER TABLE workers DISABLE TRIGGER USER"))
         insert = (
             "INSERT INTO workers (id, profile, image, revision, cpu_millicores, memory_mib, grace_s, state, org, epoch,"
@@ -83,7 +86,31 @@ def test_a_pick_reads_one_row_from_its_index_and_sorts_nothing(
     assert "rows=1.00 loops=1" in plan or "rows=1 loops=1" in plan, plan
 
 
-@pytest.mark.parametrize("org", ["org-3", "nobody-parked"])
-def test_a_whole_claim_on_the_fast_path_reads_a_handful_of_rows(full: Store, org: str) -> None:
-    """The statistics of its own transaction: no scan of the table, and as many rows fetched as are moved."""
+class OpenStore:
+    """A store whose one transaction the test holds open."""
+
+    def __init__(self, tx: Tx) -> None:
+        self._tx = tx
+
+    @contextmanager
+    def read(self) -> Iterator[Tx]:
+        yield self._tx
+
+
+@pytest.mark.parametrize(("org", "source"), [("org-3", "hot_idle"), ("org-new", "warm")])
+def test_a_whole_claim_on_the_fast_path_reads_a_handful_of_rows(full: Store, org: str, source: str) -> None:
+    """By the statistics of its own transaction: the table is never scanned, and few rows are fetched."""
     asked = Acquire.parse({"org": org}, task_id="t", ttl_max_s=60)
+    ids = fastpath.NewIds(pk=RequestPk("r-1"), claim_id=ClaimId("c-1"))
+    with full.engine.connect() as tx:
+        store: Any = OpenStore(tx)
+        claimed = fastpath.claim(
+            store, asked, ReplyTo(task_id="t"), ids, activates=False, by=By(who="a", why="b")
+        )
+        assert claimed is not None
+        assert claimed.source == source
+        cost = tx.execute(
+            text("SELECT seq_scan, idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'workers'")
+        ).one()
+    assert cost.seq_scan == 0
+    assert 1 <= cost.idx_tup_fetch <= 10

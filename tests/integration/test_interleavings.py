@@ -341,10 +341,9 @@ def test_a_request_whose_first_delivery_came_to_nothing_is_granted_to_the_second
     with world.store.engine.connect() as tx:
         assert isinstance(acquire(inside(world, tx)), Granted)
         raced = aside(lambda: acquire(world.deps))
-        is_blocked(world, raced) if world.rows("pool") else None
+        is_blocked(world, raced)
         tx.rollback()
-    assert isinstance(raced.result(10), Granted | RefusedAnswer)
-    assert isinstance(acquire(world.deps), Granted)
+    assert isinstance(raced.result(10), Granted)
     assert len(live_claims(world)) == 1
 
 
@@ -354,6 +353,7 @@ def test_a_request_whose_first_delivery_came_to_nothing_is_granted_to_the_second
 @pytest.fixture
 def busy(world: World) -> Granted:
     """One worker, held by acme; nobody waits."""
+    world.profile(warm_target=0)
     world.warm(1)
     return world.granted("acme", request_id="before")
 
@@ -410,6 +410,21 @@ def test_without_the_releasers_lock_the_wake_up_would_be_lost(
     assert not _is_served(world)
     world.run_pass("reconcile_warm")
     assert _is_served(world)
+
+
+@pytest.mark.xfail(reason="a worker is picked, and so hidden from others, before the org's cap is looked at")
+def test_a_refused_acquire_does_not_hide_a_worker_from_a_waiter(world: World) -> None:
+    """An org at its cap is refused: the idle worker that it could not have is there for whoever sits down meanwhile."""
+    world.org("capped", cap=1)
+    world.org("acme")
+    world.warm(2)
+    world.granted("capped")
+    with world.store.write() as tx:
+        refusal = acquire(inside(world, tx), "capped")
+        waiter = acquire(world.deps, "acme", wait_s=30)
+    assert isinstance(refusal, RefusedAnswer)
+    assert refusal.reason is Reason.ORG_CAP
+    assert isinstance(waiter, Granted)
 
 
 def test_releases_of_one_profile_do_not_wait_for_each_other(world: World) -> None:

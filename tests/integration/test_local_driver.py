@@ -17,7 +17,7 @@ import pytest
 
 pytest.register_assert_rewrite("tests.contracts.driver", "tests.support.local_ground")
 
-from pool.drivers.local import process  # noqa: E402
+from pool import processes  # noqa: E402
 from pool.drivers.local.driver import LocalDriver  # noqa: E402
 from pool.drivers.port import Phase, Role, Word  # noqa: E402
 from pool.errors import Transient  # noqa: E402
@@ -163,7 +163,7 @@ def test_processes_that_race_to_create_make_one_pod(ground: LocalGround, driver:
 def test_a_reused_pid_is_neither_the_pod_nor_killed(ground: LocalGround, driver: LocalDriver) -> None:
     pod = ground.make_ready(driver.create(ground.spec()))
     ground.make_container_die(pod)
-    eventually(lambda: not process.alive(ground.identity(pod)))
+    eventually(lambda: not ground.identity(pod).alive())
     with subprocess.Popen(["sleep", "60"]) as innocent:
         try:
             fields = ground.run_file(pod, "proc").read_text().split(" ")
@@ -192,14 +192,14 @@ def test_a_process_that_ignores_sigterm_is_killed_after_its_grace(
     assert seen.terminating
     identity = ground.identity(pod)
     eventually(lambda: driver.read(pod.name) is None, within_s=5)
-    assert not process.alive(identity)
+    assert not identity.alive()
 
 
 def test_a_deletion_begun_by_a_dead_replica_is_carried_on(ground: LocalGround, driver: LocalDriver) -> None:
     pod = ground.make_ready(driver.create(ground.spec()))
     record_file = ground.root / "pods" / f"{pod.name}.json"
     record = json.loads(record_file.read_text())
-    record_file.write_text(json.dumps(record | {"ends_by_s": process.boot_s() + 300, "told": False}))
+    record_file.write_text(json.dumps(record | {"ends_by_s": processes.boot_s() + 300, "told": False}))
     eventually(lambda: ground.driver().list().pods == ())
 
 

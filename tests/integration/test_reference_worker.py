@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from pool import tokens
-from pool.drivers.local import contract, process
+from pool.drivers.local import contract
 from pool.drivers.port import Phase, Pod
 from tests.support.local_ground import MASTER_KEY, LocalGround, auth, call
 from tests.support.waiting import eventually
@@ -177,7 +177,7 @@ def test_a_worker_told_to_end_waits_for_its_session(ground: LocalGround, worker:
     assert call(worker, "GET", "/sessions")[1]["draining"] is True
     # Its holder goes on, until it is done.
     assert call(worker, "GET", "/echo", GOOD)[0] == 200
-    assert process.alive(ground.identity(worker))
+    assert ground.identity(worker).alive()
     assert call(worker, "DELETE", "/sessions", GOOD)[0] == 200
     eventually(lambda: ground.driver().read(worker.name) is None)
 
@@ -213,7 +213,7 @@ def test_a_worker_leaves_when_its_own_grace_is_over(ground: LocalGround) -> None
 
 def test_a_worker_whose_directory_was_taken_away_leaves(ground: LocalGround, worker: Pod) -> None:
     ground.run_file(worker, "status").unlink()
-    eventually(lambda: not process.alive(ground.identity(worker)), within_s=15)
+    eventually(lambda: not ground.identity(worker).alive(), within_s=15)
 
 
 def test_a_worker_runs_in_a_container_without_status_file(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pool.contract import Granted, Pending
 from pool.states import Reason, State
+from pool.store import Store
+from pool.store.schema import requests
 from tests.support.world import World
 
 
@@ -49,8 +51,6 @@ def test_a_fresh_acquire_serves_the_waiters_before_itself(world: World) -> None:
     """A warm worker that a waiter was not given (its event was lost) goes to the waiter, not to whoever comes next."""
     waiter = world.waits("acme")
     with world.store.write() as tx:
-        from pool.store.schema import requests
-
         tx.execute(
             requests.update().values(
                 state="refused", reason="no_warm_worker", decided_at=requests.c.created_at
@@ -198,3 +198,23 @@ def test_a_request_refused_before_may_wait_now(world: World) -> None:
     world.warm(1)
     assert _answer(world, "one")["reason"] == "wait_timeout"
     assert _answer(world, "two")["outcome"] == "granted"
+
+
+def test_a_waiter_whom_somebody_is_about_to_serve_is_not_overtaken(postgres_store: Store) -> None:
+    """Its row is locked by another transaction, which may yet fail: what it could use is not given to a later arrival."""
+    world = World(postgres_store)
+    world.waits("acme")
+    with world.store.write() as tx:
+        tx.execute(
+            requests.update().values(
+                state="refused", reason="no_warm_worker", decided_at=requests.c.created_at
+            )
+        )
+    world.warm(1)
+    with world.store.write() as tx:
+        tx.execute(requests.update().values(state="waiting", reason=None, decided_at=None))
+    with world.store.write() as serving:
+        serving.execute(requests.select().with_for_update())
+        assert world.refused("bolt").reason is Reason.NO_WARM_WORKER
+    assert len(world.workers(State.IDLE)) == 1
+    world.check()

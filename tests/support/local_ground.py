@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from pool import tokens
+from pool import processes, tokens
 from pool.clock import SystemClock
-from pool.drivers.local import contract, process
+from pool.drivers.local import contract
 from pool.drivers.local.driver import LocalDriver
 from pool.drivers.port import Pod, PodSpec, Role
 from tests.support.waiting import eventually
@@ -60,10 +60,10 @@ class LocalGround:
             assert call(pod, "DELETE", "/sessions", held)[0] == 200
 
     def make_container_die(self, pod: Pod) -> None:
-        process.tell(self.identity(pod), signal.SIGKILL)
+        self.identity(pod).send(signal.SIGKILL)
 
     def make_unaskable(self, pod: Pod) -> None:
-        process.tell(self.identity(pod), signal.SIGSTOP)
+        self.identity(pod).send(signal.SIGSTOP)
 
     def lose_companions(self, name: str) -> None:
         self.secret_file(name).unlink()
@@ -73,7 +73,7 @@ class LocalGround:
 
     def grace_left_s(self, pod: Pod) -> float:
         record = json.loads((self.root / "pods" / f"{pod.name}.json").read_text())
-        return float(record["ends_by_s"]) - process.boot_s()
+        return float(record["ends_by_s"]) - processes.boot_s()
 
     @contextmanager
     def unreachable(self) -> Iterator[None]:
@@ -90,8 +90,8 @@ class LocalGround:
     def run_file(self, pod: Pod, name: str) -> Path:
         return self.root / "run" / f"{pod.name}.{pod.uid}" / name
 
-    def identity(self, pod: Pod) -> process.Identity:
-        identity = eventually(lambda: process.identity_of(_text(self.run_file(pod, "proc"))))
+    def identity(self, pod: Pod) -> processes.ProcessRef:
+        identity = eventually(lambda: processes.ProcessRef.in_stat(_text(self.run_file(pod, "proc"))))
         assert identity is not None
         return identity
 
@@ -112,12 +112,12 @@ class LocalGround:
 
     def _owns(self, entry: Path) -> bool:
         try:
-            identity = process.identity_of((entry / "stat").read_text())
+            identity = processes.ProcessRef.in_stat((entry / "stat").read_text())
             env = (entry / "environ").read_bytes()
         except OSError:
             return False
         ours = f"{contract.STATUS_FILE}={self.root}/".encode() in env
-        return ours and identity is not None and process.alive(identity)
+        return ours and identity is not None and identity.alive()
 
 
 def auth(worker: str, claim_id: str = "c-1", epoch: int = 1) -> dict[str, str]:

@@ -99,6 +99,10 @@ class Part:
     def terminate(self, within_s: float = 60.0) -> int:
         """Ask it to end; its exit code."""
         self.send(signal.SIGTERM)
+        return self.ends(within_s)
+
+    def ends(self, within_s: float = 60.0) -> int:
+        """Wait for its end; its exit code."""
         assert self._process is not None
         return self._process.wait(timeout=within_s)
 

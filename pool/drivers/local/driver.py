@@ -37,6 +37,7 @@ from pool.drivers.port import (
 )
 from pool.errors import Transient
 from pool.ids import RandomIds
+from pool.processes import boot_id, boot_s
 
 log = structlog.get_logger(__name__)
 
@@ -208,8 +209,8 @@ class LocalDriver:
             name=spec.name,
             uid=self._ids.token(),
             version=1,
-            boot_id=process.boot_id(),
-            created_s=process.boot_s(),
+            boot_id=boot_id(),
+            created_s=boot_s(),
             image=spec.image,
             grace_s=spec.grace_s,
             labels=_merged(labels, _NOBODY.labels()),

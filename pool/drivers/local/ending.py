@@ -7,6 +7,7 @@ import signal
 from pool.drivers.local import process
 from pool.drivers.local.podfile import Memo, Record, Shelf
 from pool.drivers.local.viewing import Viewer
+from pool.processes import boot_s
 
 
 class Ender:
@@ -18,7 +19,7 @@ class Ender:
 
     def mark(self, record: Record, grace_s: int) -> Record:
         """Decide that the pod ends, at the latest after its grace. An earlier decision may only be shortened."""
-        ends_by_s = process.boot_s() + grace_s
+        ends_by_s = boot_s() + grace_s
         if record.ends_by_s is not None and record.ends_by_s <= ends_by_s:
             return record
         return self._shelf.write(record.changed(ends_by_s=ends_by_s))
@@ -28,8 +29,8 @@ class Ender:
         if record.ends_by_s is None:
             return False
         identity = self._viewer.identity(record, memo)
-        running = identity is not None and process.alive(identity)
-        return not running or not record.told or process.boot_s() >= record.ends_by_s
+        running = identity is not None and identity.alive()
+        return not running or not record.told or boot_s() >= record.ends_by_s
 
     def carry_on(self, record: Record, memo: Memo) -> Record | None:
         """Take a deletion as far as it goes now: tell the process, kill it when its grace is over, remove what is left of a
@@ -37,14 +38,14 @@ class Ender:
         if record.ends_by_s is None:
             return record
         identity = self._viewer.identity(record, memo)
-        if identity is None or not process.alive(identity):
+        if identity is None or not identity.alive():
             if identity is not None:
                 process.end_session(identity, record.uid)
             return None if self._shelf.remove(record) else record
         # Once only: to many programs a second SIGTERM means to drop everything.
         if not record.told:
-            process.tell(identity, signal.SIGTERM)
+            identity.send(signal.SIGTERM)
             record = self._shelf.write(record.changed(told=True))
-        if record.ends_by_s is not None and process.boot_s() >= record.ends_by_s:
-            process.tell(identity, signal.SIGKILL)
+        if record.ends_by_s is not None and boot_s() >= record.ends_by_s:
+            identity.send(signal.SIGKILL)
         return record

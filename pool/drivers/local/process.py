@@ -1,7 +1,7 @@
-"""Processes: who one is, whether it lives, how it is started, told and ended.
+"""A pod's process: how it is started, and how what is left of it is ended.
 
-A pid alone names nobody, since the kernel gives it out again; with the start time beside it, it does. A process writes
-its own identity before its program runs, so a creator that dies at any moment leaves no process that nobody knows.
+A process writes its own identity (`pool.processes.ProcessRef`) before its program runs, so a creator that dies at any moment
+leaves no process that nobody knows.
 """
 
 from __future__ import annotations
@@ -11,92 +11,25 @@ import os
 import signal
 import subprocess
 import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pool.drivers.local import contract
+from pool.processes import ProcessRef, session_members
 
 _PROC = Path("/proc")
-_DEAD = "ZXx"
-# Fields of /proc/<pid>/stat, counted from the one after the command's name.
-_STATE, _STARTED, _EXIT_STATUS = 0, 19, 49
 
 # Standard input is the pod's lock: it is let go only when the identity is on disk, and the program does not get it.
 _LAUNCH = 'read -r stat < "/proc/$$/stat" && echo "$stat" > "$0" && exec "$@" < /dev/null'
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """One process of this boot, never another."""
-
-    pid: int
-    started: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Stat:
-    identity: Identity
-    state: str
-    exit_status: int
-
-
-def boot_s() -> float:
-    """Seconds since the machine started: one clock for all its processes, which setting the time does not move."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def boot_id() -> str:
-    """Which start of the machine this is; pids and `boot_s` mean nothing in another."""
-    return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
-
-
-def identity_of(stat: str) -> Identity | None:
-    """The identity in a line as /proc/<pid>/stat has it."""
-    parsed = _parse(stat)
-    return parsed.identity if parsed else None
-
-
-def alive(identity: Identity) -> bool:
-    """Whether that very process runs; a zombie does not."""
-    stat = _stat(identity.pid)
-    return stat is not None and stat.identity == identity and stat.state not in _DEAD
-
-
-def exit_code_of_zombie(identity: Identity) -> int | None:
-    """How it ended, as long as its parent has not asked."""
-    stat = _stat(identity.pid)
-    if stat is None or stat.identity != identity or stat.state not in _DEAD:
-        return None
-    code = os.waitstatus_to_exitcode(stat.exit_status)
-    return code if code >= 0 else 128 - code
-
-
-def tell(identity: Identity, signum: signal.Signals) -> None:
-    """Send a signal to that very process, or to nobody."""
-    try:
-        handle = os.pidfd_open(identity.pid)
-    except ProcessLookupError:
-        return
-    try:
-        # The handle is of whoever had the pid when it was opened; only now does comparing mean something.
-        if alive(identity):
-            signal.pidfd_send_signal(handle, signum)
-    except ProcessLookupError:
-        pass
-    finally:
-        os.close(handle)
-
-
-def end_session(identity: Identity, uid: str) -> None:
+def end_session(leader: ProcessRef, uid: str) -> None:
     """Kill what a pod's process has left behind: members of its session that carry the pod's uid."""
     mark = f"{contract.UID}={uid}".encode()
-    for pid in _members(identity.pid):
-        stat = _stat(pid)
+    for member in session_members(leader.pid):
         with contextlib.suppress(OSError):
-            if stat and mark in (_PROC / str(pid) / "environ").read_bytes().split(b"\0"):
-                tell(stat.identity, signal.SIGKILL)
+            if mark in (_PROC / str(member.pid) / "environ").read_bytes().split(b"\0"):
+                member.send(signal.SIGKILL)
 
 
 def launch(
@@ -147,27 +80,3 @@ class Children:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
                 del self._exit_files[pid]
-
-
-def _members(session: int) -> Iterator[int]:
-    for pid in [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()]:
-        with contextlib.suppress(OSError):
-            if os.getsid(pid) == session:
-                yield pid
-
-
-def _stat(pid: int) -> _Stat | None:
-    try:
-        return _parse((_PROC / str(pid) / "stat").read_text())
-    except OSError:
-        return None
-
-
-def _parse(stat: str) -> _Stat | None:
-    # The command's name may hold blanks and brackets; the last bracket closes it.
-    head, bracket, tail = stat.rpartition(")")
-    fields = tail.split()
-    if not bracket or len(fields) <= _EXIT_STATUS:
-        return None
-    identity = Identity(pid=int(head.split(" ", 1)[0]), started=int(fields[_STARTED]))
-    return _Stat(identity=identity, state=fields[_STATE], exit_status=int(fields[_EXIT_STATUS]))

@@ -6,10 +6,9 @@ import json
 import os
 from dataclasses import dataclass
 
-from pool.drivers.local import process
 from pool.drivers.local.podfile import Memo, Paths, Record, Shelf
-from pool.drivers.local.process import Identity
 from pool.drivers.port import LABEL_ROLE, Phase, Pod, Role
+from pool.processes import ProcessRef, boot_id, boot_s
 
 _LOG_TAIL_BYTES = 512
 
@@ -35,7 +34,7 @@ class Viewer:
 
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
-        self._boot_id = process.boot_id()
+        self._boot_id = boot_id()
         self._node = os.uname().nodename
 
     def pod(self, record: Record, memo: Memo) -> Pod:
@@ -62,7 +61,7 @@ class Viewer:
 
     def life(self, record: Record, memo: Memo) -> Life:
         identity = self.identity(record, memo)
-        if identity is not None and process.alive(identity):
+        if identity is not None and identity.alive():
             return Life(phase=Phase.RUNNING)
         paths = self._shelf.paths(record)
         if record.boot_id != self._boot_id:
@@ -77,11 +76,11 @@ class Viewer:
             phase=Phase.ENDED, trouble=": ".join(filter(None, (ended, _last_words(paths)))), exit_code=code
         )
 
-    def identity(self, record: Record, memo: Memo) -> Identity | None:
+    def identity(self, record: Record, memo: Memo) -> ProcessRef | None:
         """Its process, dead or alive; None if none of this boot was ever started."""
         if record.boot_id != self._boot_id:
             return None
-        return memo.load(self._shelf.paths(record).proc, process.identity_of)
+        return memo.load(self._shelf.paths(record).proc, ProcessRef.in_stat)
 
     def was_started(self, record: Record) -> bool:
         """Whether it ever had a process; one of an earlier boot is taken to have had one."""
@@ -106,12 +105,12 @@ class Viewer:
 
     def _age_s(self, record: Record) -> float:
         since = record.created_s if record.boot_id == self._boot_id else 0.0
-        return max(0.0, process.boot_s() - since)
+        return max(0.0, boot_s() - since)
 
 
-def _exit_code(paths: Paths, identity: Identity) -> int | None:
+def _exit_code(paths: Paths, identity: ProcessRef) -> int | None:
     # In this order: who reaps a process writes its exit code first.
-    code = process.exit_code_of_zombie(identity)
+    code = identity.exit_code()
     if code is not None:
         return code
     try:

@@ -1,0 +1,212 @@
+"""What a claim costs on Postgres: with 1,000 and with 100,000 idle workers, on the fast path and on the general one, and beside a bare
+`UPDATE … RETURNING` that keeps no record, which is the least that any durable claim can cost.
+
+One call is one commit on a server that syncs to disk. Outside of the timed part the claim is released and its worker retired
+the way the pool does it, and between rounds as many new workers become idle: each claim meets the dead index entries of the claims
+before it at the very end of the index where it looks, as in a pool that is used."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import tempfile
+from dataclasses import replace
+from enum import Enum, auto
+from typing import Protocol
+
+import psycopg
+from sqlalchemy import event
+
+from bench.measuring import Effort, Report, Subject, count, interleaved
+from bench.populating import PROFILE, askers, populated, refill
+from pool import claiming, retiring
+from pool.after import After
+from pool.contract import Acquire, Granted, Release
+from pool.deps import Deps
+from pool.ids import ClaimId, RandomIds, WorkerId, new_task_id
+from pool.records import ReplyTo
+from pool.states import Condition, Source
+from pool.store import connect, fastpath
+from tests.support.postgres_server import PostgresServer
+from tests.support.world import World
+
+FEW, MANY = 1_000, 100_000
+FULL = Effort(rounds=20, calls=30, warm_up=60)
+QUICK = Effort(rounds=5, calls=30, warm_up=40)
+
+
+class Commits(Enum):
+    """Whether a commit waits for the disk."""
+
+    SYNCED = auto()
+    UNSYNCED = auto()
+
+
+class Claiming(Subject, Protocol):
+    """A subject that claims over one connection."""
+
+    def connection(self) -> psycopg.Connection: ...
+
+    def close(self) -> None: ...
+
+
+_BARE_TABLE = """CREATE TABLE bare (id text PRIMARY KEY, profile text NOT NULL, state text NOT NULL, ready_at timestamptz NOT NULL,
+  endpoint text, org text);
+INSERT INTO bare SELECT id, profile, state, ready_at, endpoint FROM workers WHERE state = 'idle';
+CREATE INDEX bare_in_claim_order ON bare (profile, ready_at, id) WHERE state = 'idle';"""
+_BARE_CLAIM = """UPDATE bare SET state = 'hot', org = %s WHERE id = (SELECT id FROM bare WHERE state = 'idle' AND profile = %s
+  ORDER BY ready_at, id LIMIT 1 FOR UPDATE SKIP LOCKED) RETURNING id, endpoint"""
+_BARE_REFILL = """INSERT INTO bare SELECT 'w-' || substr(md5(random()::text || n), 1, 20), %s, 'idle', now(), 'http://10.0.0.1:8080'
+  FROM generate_series(1, %s) n"""
+
+
+class FastPath:
+    """`fastpath.claim` as an acquire worker calls it."""
+
+    def __init__(self, url: str, *, commits: Commits = Commits.SYNCED) -> None:
+        world = World(connect(url, connections=1))
+        self._broker = world.broker
+        self.deps: Deps = replace(world.deps, ids=RandomIds())
+        self._orgs = itertools.cycle(askers())
+        self._taken: list[tuple[ClaimId, WorkerId]] = []
+        self._spent = 0
+        if commits is Commits.UNSYNCED:
+            event.listen(world.store.engine, "connect", _unsynced)
+
+    def once(self) -> None:
+        asked, reply = self._ask()
+        ids = fastpath.NewIds(pk=self.deps.ids.request(), claim_id=self.deps.ids.claim())
+        by = self.deps.by(f"claimed for {asked.org}")
+        found = fastpath.claim(self.deps.store, asked, reply, ids, activates=False, by=by)
+        if found is None or found.source is not Source.WARM:
+            raise RuntimeError(f"not what was to be measured: {found}")
+        self._taken.append((found.claim_id, found.worker_id))
+
+    def after(self) -> None:
+        """With a TTL of zero the worker is not parked but drains; its pod's delete is accepted at once."""
+        for claim_id, worker_id in self._taken:
+            claiming.release(self.deps, Release(claim_id=claim_id, condition=Condition.CLEAN))
+            retiring.retire(self.deps, worker_id)
+        self._spent += len(self._taken)
+        self._taken.clear()
+        self._broker.sent.clear()
+
+    def between(self) -> None:
+        refill(self.deps.store, self._spent)
+        self._spent = 0
+
+    def connection(self) -> psycopg.Connection:
+        with self.deps.store.engine.connect() as connection:
+            found = connection.connection.driver_connection
+        assert isinstance(found, psycopg.Connection)
+        return found
+
+    def close(self) -> None:
+        self.deps.store.close()
+
+    def _ask(self) -> tuple[Acquire, ReplyTo]:
+        task_id = new_task_id()
+        asked = Acquire(
+            org=next(self._orgs), profile=PROFILE, request_id=task_id, lease_s=30, ttl_s=0, wait_s=0
+        )
+        return asked, ReplyTo(task_id=task_id, address="replies:bench")
+
+
+class GeneralPath(FastPath):
+    """The same request where the fast path does not serve: one transaction of many statements."""
+
+    def once(self) -> None:
+        asked, reply = self._ask()
+        with self.deps.store.write() as tx:
+            answer = claiming._acquire(tx, self.deps, After(), asked, reply)
+        if not isinstance(answer, Granted) or answer.source is not Source.WARM:
+            raise TypeError(f"not what was to be measured: {answer}")
+        self._taken.append((ClaimId(answer.claim_id), WorkerId(answer.worker_id)))
+
+
+class Bare:
+    """No request, no claim, no journal, no trigger: the limit."""
+
+    def __init__(self, url: str) -> None:
+        self._connection = psycopg.connect(url, autocommit=True)
+        self._connection.execute(_BARE_TABLE)
+        self._connection.execute("VACUUM ANALYZE bare")
+        self._orgs = itertools.cycle(askers())
+        self._taken: list[str] = []
+        self._spent = 0
+
+    def once(self) -> None:
+        row = self._connection.execute(_BARE_CLAIM, (next(self._orgs), PROFILE), prepare=True).fetchone()
+        if row is None:
+            raise RuntimeError("no idle row is left")
+        self._taken.append(row[0])
+
+    def after(self) -> None:
+        self._connection.execute("UPDATE bare SET state = 'retired' WHERE id = ANY(%s)", (self._taken,))
+        self._spent += len(self._taken)
+        self._taken.clear()
+
+    def between(self) -> None:
+        self._connection.execute(_BARE_REFILL, (PROFILE, self._spent))
+        self._spent = 0
+
+    def connection(self) -> psycopg.Connection:
+        return self._connection
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def run(effort: Effort) -> Report:
+    """Populate, measure, count."""
+    server = PostgresServer(fsync=True).start()
+    with contextlib.ExitStack() as stack:
+        stack.callback(server.destroy)
+        few, many = populated(server, "few", FEW), populated(server, "many", MANY)
+        subjects = {
+            "fast path, 1,000": FastPath(few),
+            "fast path, 1,000 (again)": FastPath(few),
+            "fast path, 100,000": FastPath(many),
+            "fast path unsynced, 1,000": FastPath(few, commits=Commits.UNSYNCED),
+            "fast path unsynced, 100,000": FastPath(many, commits=Commits.UNSYNCED),
+            "general path, 1,000": GeneralPath(few),
+            "general path, 100,000": GeneralPath(many),
+            "bare update, 100,000": Bare(many),
+        }
+        for subject in subjects.values():
+            stack.callback(subject.close)
+        measured = interleaved(subjects, effort)
+        trips = {name: round_trips(subject) for name, subject in subjects.items()}
+    fast, general, bare = "fast path, 100,000", "general path, 100,000", "bare update, 100,000"
+    figures = (
+        measured.ratio("fast path: 100,000 to 1,000", fast, "fast path, 1,000", most=1.2),
+        measured.ratio(
+            "the same without the disk", "fast path unsynced, 100,000", "fast path unsynced, 1,000"
+        ),
+        measured.ratio("1,000 to itself (the noise)", "fast path, 1,000 (again)", "fast path, 1,000"),
+        measured.ratio("general path: 100,000 to 1,000", general, "general path, 1,000", most=1.2),
+        measured.ratio("fast path to general path", fast, general, most=1.0),
+        measured.ratio("fast path to bare update", fast, bare),
+        count("round trips: fast path to bare update", trips[fast], trips[bare], most=1.0),
+        count("round trips: general path to bare update", trips[general], trips[bare]),
+    )
+    return Report(bench="claim-cost", figures=figures, measured=measured)
+
+
+def round_trips(subject: Claiming) -> int:
+    """How often one call asks the server and waits for it, read from the wire."""
+    with tempfile.TemporaryFile() as trace:
+        connection = subject.connection().pgconn
+        connection.trace(trace.fileno())
+        subject.once()
+        connection.untrace()
+        trace.seek(0)
+        # The server says that it is ready once for each time it was asked.
+        asked = sum(b"ReadyForQuery" in line for line in trace)
+    subject.after()
+    return asked
+
+
+def _unsynced(connection: psycopg.Connection, _record: object) -> None:
+    connection.execute("SET synchronous_commit = off")
+    connection.commit()

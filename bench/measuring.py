@@ -1,0 +1,157 @@
+"""Measuring beside a peer: every figure is a ratio within one run, so that a slow machine or a noisy minute moves both sides of it.
+The subjects take turns call by call; a ratio is taken per round, and its median over the rounds is what a goal judges."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Protocol
+
+QUANTILES = (10, 50, 90, 99)
+
+
+class Subject(Protocol):
+    """Something that is measured."""
+
+    def once(self) -> None:
+        """The timed part, once."""
+
+    def after(self) -> None:
+        """What each call leaves behind, put right; not timed."""
+
+    def between(self) -> None:
+        """Between two rounds; not timed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How much is measured."""
+
+    rounds: int
+    calls: int
+    warm_up: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A ratio, how far it spread over the rounds, and the goal it was to meet, if any."""
+
+    name: str
+    ratio: float
+    lowest: float
+    highest: float
+    most: float | None = None
+
+    @property
+    def missed(self) -> bool:
+        """A figure that is not a number meets nothing."""
+        return self.most is not None and not self.ratio <= self.most
+
+    @property
+    def verdict(self) -> str:
+        if self.most is None:
+            return ""
+        return f"{'MISSED' if self.missed else 'met'} (<= {self.most:g})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Seconds of every call, by subject and round."""
+
+    rounds: Mapping[str, Sequence[Sequence[float]]]
+
+    def ratio(self, name: str, of: str, to: str, *, most: float | None = None) -> Figure:
+        """The median of one subject against that of another, round by round."""
+        pairs = zip(self.rounds[of], self.rounds[to], strict=True)
+        ratios = [percentile(a, 50) / percentile(b, 50) for a, b in pairs]
+        middle = statistics.median(ratios)
+        return Figure(name=name, ratio=middle, lowest=min(ratios), highest=max(ratios), most=most)
+
+    def quantiles(self, name: str) -> dict[int, float]:
+        """Over all rounds, in seconds."""
+        every = [seconds for calls in self.rounds[name] for seconds in calls]
+        return {q: percentile(every, q) for q in QUANTILES}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What one bench found."""
+
+    bench: str
+    figures: Sequence[Figure]
+    measured: Measured
+
+    @property
+    def missed(self) -> bool:
+        return any(f.missed for f in self.figures)
+
+    def as_dict(self) -> dict[str, object]:
+        figures = [
+            {"name": f.name, "ratio": f.ratio, "lowest": f.lowest, "highest": f.highest, "most": f.most}
+            for f in self.figures
+        ]
+        scale = {
+            name: {f"p{q}_ms": s * 1000 for q, s in self.measured.quantiles(name).items()}
+            for name in self.measured.rounds
+        }
+        return {"bench": self.bench, "missed": self.missed, "figures": figures, "scale": scale}
+
+
+def percentile(values: Sequence[float], q: float) -> float:
+    """Between the two nearest values, in proportion."""
+    if not values:
+        raise ValueError("nothing was measured")
+    ordered = sorted(values)
+    place = (len(ordered) - 1) * q / 100
+    low, high = math.floor(place), math.ceil(place)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def count(name: str, counted: float, against: float, *, most: float | None = None) -> Figure:
+    """A ratio of two numbers that were counted and do not spread."""
+    ratio = counted / against
+    return Figure(name=name, ratio=ratio, lowest=ratio, highest=ratio, most=most)
+
+
+def interleaved(subjects: Mapping[str, Subject], effort: Effort) -> Measured:
+    """All subjects in turn, in a new order each time so that none always follows the same one. The warm-up is a round that is
+    not kept: plans, caches and connections are made in it."""
+    order, shuffled = list(subjects), random.Random(1)
+    kept: dict[str, list[list[float]]] = {name: [] for name in subjects}
+    for number in range(effort.rounds + 1):
+        calls: dict[str, list[float]] = {name: [] for name in subjects}
+        for _ in range(effort.calls if number else effort.warm_up):
+            shuffled.shuffle(order)
+            for name in order:
+                calls[name].append(_timed(subjects[name]))
+        for name, subject in subjects.items():
+            subject.between()
+            if number:
+                kept[name].append(calls[name])
+    return Measured(rounds=kept)
+
+
+def lines(report: Report) -> list[str]:
+    """The report as two small tables: ratios, then absolute times for scale."""
+    width = max(len(n) for n in (*report.measured.rounds, *(f.name for f in report.figures)))
+    found = [f"{report.bench}", "", f"  {'ratio':<{width}}  median   over the rounds   goal"]
+    for f in report.figures:
+        spread = f"{f.lowest:.2f} to {f.highest:.2f}"
+        found.append(f"  {f.name:<{width}}  {f.ratio:6.2f}   {spread:<15}   {f.verdict}".rstrip())
+    found += ["", f"  {'ms a call, for scale':<{width}} " + "".join(f"{f'p{q}':>8}" for q in QUANTILES)]
+    for name in report.measured.rounds:
+        cells = "".join(f"{s * 1000:8.2f}" for s in report.measured.quantiles(name).values())
+        found.append(f"  {name:<{width}} {cells}")
+    return found
+
+
+def _timed(subject: Subject) -> float:
+    begun = perf_counter()
+    subject.once()
+    taken = perf_counter() - begun
+    subject.after()
+    return taken

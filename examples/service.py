@@ -1,0 +1,53 @@
+"""A service that asks for a worker, uses it over HTTP and gives it back.
+
+    make up                              # in one terminal
+    .venv/bin/python examples/service.py # in another, as often as you like
+
+The second run within a minute gets the same worker back (source hot_idle): it is still parked for its org.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import urllib.request
+from pathlib import Path
+
+from pool.client import BrokerDown, Pool, Refused, Worker
+
+
+def broker_url() -> str:
+    """Where the broker is: as configured, else what the pool started by `make up` wrote down."""
+    data_dir = os.environ.get("WARMPOOL_DATA_DIR", ".warmpool")
+    return os.environ.get("WARMPOOL_BROKER_URL") or Path(data_dir, "run", "broker.url").read_text()
+
+
+def ask(worker: Worker, question: str) -> dict[str, object]:
+    """One HTTP call to the worker. `worker.auth` are the headers that prove the claim."""
+    request = urllib.request.Request(  # noqa: S310 - the pool's own endpoint
+        f"{worker.endpoint}/echo", data=question.encode(), headers=worker.auth
+    )
+    with urllib.request.urlopen(request, timeout=10) as response:  # noqa: S310
+        answer: dict[str, object] = json.load(response)
+    return answer
+
+
+def main() -> int:
+    """Serve one customer. The claim is renewed in the background and released at the end of the block."""
+    with Pool(broker_url(), name="example") as pool:
+        try:
+            with pool.acquire("acme", profile="default", wait_s=30) as worker:
+                print(f"got {worker.worker_id} at epoch {worker.epoch}, source {worker.source}")
+                print(f"it says {ask(worker, 'hello')}")
+        except Refused as no:
+            print(f"refused, {no.reason}: {no.detail}; try again in {no.retry_after_s} s", file=sys.stderr)
+            return 1
+        except BrokerDown as down:
+            print(down, file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
