@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 TESTS ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help venv up test lint format bench test-kube lock clean
+.PHONY: help venv up test lint format bench race test-kube lock clean
 .DELETE_ON_ERROR:
 
 help: ## print this
@@ -45,6 +45,9 @@ format: $(STAMP) ## put the code into the house's format
 
 bench: $(STAMP) ## measure, each number against a limit of the same run
 	@$(BIN)/python -m bench
+
+race: $(STAMP) ## 10,000 acquires from 16 client processes; fails if a worker is ever held twice
+	@$(BIN)/python -m bench.race
 
 test-kube: $(STAMP) ## run the tests against a real Kubernetes API server
 	@test -d tests/kube || { echo "make: there is no tests/kube" >&2; exit 1; }

@@ -1,5 +1,5 @@
-"""Kombu's Redis transport, for a list that anybody may push to: what is not even a message is dropped and logged. Kombu's own ends the
-process on it."""
+"""Kombu's Redis transport, where kombu's own would end the process: on what is not even a message (anybody may push to a list), and on a
+broker that dies while acknowledgements are on their way."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = structlog.get_logger(__name__)
 
 
 class PatientChannel(redis.Channel):
-    """Drops what is not JSON."""
+    """Drops what is not JSON, and says of a connection that was given up that it was."""
 
     def _brpop_read(self, **options: Any) -> Any:
         try:
@@ -21,6 +21,13 @@ class PatientChannel(redis.Channel):
         except (JSONDecodeError, UnicodeDecodeError) as exc:
             _refused(exc)
             return True
+
+    def _connparams(self, *args: Any, **kwargs: Any) -> Any:
+        # A late acknowledgement finds the connection taken apart. Kombu 5.7 then fails on an attribute of None, which is no
+        # connection error to anybody, so that the worker gives up instead of connecting again.
+        if self.connection is None or self.connection.client is None:
+            raise ConnectionError("the connection to the broker was given up")
+        return super()._connparams(*args, **kwargs)  # type: ignore[misc]
 
 
 class PatientTransport(redis.Transport):

@@ -248,11 +248,33 @@ def test_target_and_misses_make_exactly_that_many_slots_once(world: World) -> No
 
 
 def test_one_caller_that_polls_adds_one(world: World) -> None:
+    """Also when what was made for it went to somebody else."""
     world.profile(warm_target=0)
     for _ in range(20):
         world.refused("acme", request_id="same")
         world.refill()
-    assert len(world.workers(State.SPAWNING)) == 1
+    (slot,) = world.workers(State.SPAWNING)
+    world.deliver("pool.spawn")
+    world.driver.become_ready(slot.id)
+    world.observe()
+    world.granted("bolt")
+    for _ in range(5):
+        world.refused("acme", request_id="same")
+        world.refill()
+    assert world.workers(State.SPAWNING) == []
+
+
+def test_a_miss_is_demand_once_and_not_again_when_its_worker_was_taken(world: World) -> None:
+    world.profile(warm_target=0)
+    world.refused("acme")
+    world.refill()
+    (slot,) = world.workers(State.SPAWNING)
+    world.deliver("pool.spawn")
+    world.driver.become_ready(slot.id)
+    world.observe()
+    world.granted("bolt")
+    world.refill()
+    assert world.workers(State.SPAWNING) == []
 
 
 def test_refusals_at_the_orgs_own_cap_are_no_demand(world: World) -> None:

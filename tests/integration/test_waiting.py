@@ -218,3 +218,12 @@ def test_a_waiter_whom_somebody_is_about_to_serve_is_not_overtaken(postgres_stor
         assert world.refused("bolt").reason is Reason.NO_WARM_WORKER
     assert len(world.workers(State.IDLE)) == 1
     world.check()
+
+
+def test_a_waiter_that_gave_up_does_not_stand_before_one_that_did_not(world: World) -> None:
+    world.waits("acme", wait_s=5)
+    world.pass_time(1)
+    patient = world.waits("acme", wait_s=600)
+    world.pass_time(5)
+    world.warm(1)
+    assert _answer(world, patient)["outcome"] == "granted"

@@ -1,0 +1,271 @@
+"""Many clients, few workers: no worker is ever held by two of them.
+
+    python -m bench.race [--acquires 10000] [--clients 16] [--workers 50] [--database postgres|sqlite]
+
+Starts a real deployment with two acquire workers, and client processes that acquire, hold briefly and release. Then the
+journal, the table and the clients' own logs are compared. A violation is printed as a sentence, and the exit code is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pool.client import Pool
+from pool.errors import PoolError, Refused
+from pool.store.journal import Entry
+from tests.support.postgres_server import PostgresServer
+from tests.support.system import EVERYTHING, ROOT, System, held_twice
+from tests.support.waiting import eventually
+
+ORGS = ("acme", "globex", "initech", "umbrella")
+THREADS = 5
+HOLD_S = 0.01
+SETTLE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """One grant as its holder saw it; the times are of this machine's one monotonic clock, so they compare between processes."""
+
+    claim_id: str
+    worker_id: str
+    epoch: int
+    org: str
+    source: str
+    asked: float
+    begun: float
+    ended: float
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logs:
+    """All that the clients wrote down."""
+
+    holds: list[Hold]
+    refusals: Counter[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What came of a race."""
+
+    logs: Logs
+    seconds: float
+    violations: list[str]
+
+    def summary(self) -> str:
+        holds = self.logs.holds
+        waits = sorted(hold.begun - hold.asked for hold in holds) or [0.0]
+        sources = Counter(hold.source for hold in holds)
+        workers = len({hold.worker_id for hold in holds})
+        rate = len(holds) / self.seconds
+        half, most = (waits[int(len(waits) * share)] * 1000 for share in (0.5, 0.99))
+        lines = [
+            f"{len(holds)} acquires granted in {self.seconds:.1f} s: {rate:.0f} a second, of {workers} workers",
+            f"  from         {_counts(sources)}",
+            f"  refused      {_counts(self.logs.refusals)}",
+            f"  answered     within {half:.1f} ms at the median, {most:.1f} ms for 99 of 100",
+            f"  violations   {len(self.violations)}",
+        ]
+        return "\n".join([*lines, *(f"    {violation}" for violation in self.violations[:50])])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Race:
+    """How many of what."""
+
+    acquires: int = 10_000
+    clients: int = 16
+    workers: int = 50
+    database: str = "postgres"
+
+    def run(self, folder: Path) -> Verdict:
+        """The whole of it; raises if it could not be run, and says in its verdict what was wrong with it."""
+        settings = {
+            "pool": {"max_workers": self.workers, "hot_idle_ttl_s": 3600, "fleet_threads": 16},
+            "profiles": {"default": {"warm_target": self.workers}},
+        }
+        with _database(self.database) as url, System(folder, url, settings=settings) as system:
+            print(f"starting the pool and {self.workers} workers", flush=True)
+            system.run(*EVERYTHING, "acquire-2").wait_idle(self.workers, within_s=60 + 3 * self.workers)
+            began = time.monotonic()
+            logs = self._compete(system)
+            seconds = time.monotonic() - began
+            violations = [f"{claim} is held by nobody and has not ended" for claim in _left_over(system)]
+            violations += system.wrongs() + contradictions(system.entries(), logs.holds)
+            if len(logs.holds) < self.acquires:
+                violations.append(f"{len(logs.holds)} of {self.acquires} acquires were granted")
+            return Verdict(logs=logs, seconds=seconds, violations=violations)
+
+    def _compete(self, system: System) -> Logs:
+        shares = [len(range(i, self.acquires, self.clients)) for i in range(self.clients)]
+        files = [system.folder / f"client-{i}.jsonl" for i in range(self.clients)]
+        clients = [
+            subprocess.Popen(
+                [sys.executable, "-m", "bench.race", "--client", system.redis.url, str(file), str(share), ORGS[i % len(ORGS)]],
+                cwd=ROOT,
+            )
+            for i, (file, share) in enumerate(zip(files, shares, strict=True))
+        ]  # fmt: skip
+        try:
+            self._watch(clients, files)
+        finally:
+            for client in clients:
+                client.kill()
+                client.wait()
+        return read_logs(files)
+
+    def _watch(self, clients: Sequence[subprocess.Popen[bytes]], files: Sequence[Path]) -> None:
+        """One line that goes on, or every few seconds a new one if nobody watches."""
+        told, pause = 0.0, threading.Event()
+        while any(client.poll() is None for client in clients):
+            done = sum(file.read_bytes().count(b'"claim_id"') for file in files if file.exists())
+            line = f"  {done} of {self.acquires} acquires"
+            if sys.stdout.isatty():
+                print(f"\r{line}", end="", flush=True)
+            elif time.monotonic() - told > 5:
+                told = time.monotonic()
+                print(line, flush=True)
+            pause.wait(0.5)
+        if sys.stdout.isatty():
+            print("\r\033[K", end="")
+
+
+def contradictions(entries: Sequence[Entry], holds: Sequence[Hold]) -> list[str]:
+    """Where the holders' own words do not fit together, or not with the journal."""
+    journal = {(e.claim_id, e.worker_id, e.epoch, e.org) for e in entries if e.claim_id is not None}
+    found = [
+        f"{h.claim_id} was granted {h.worker_id} at epoch {h.epoch} for {h.org}; the journal does not know of it"
+        for h in holds
+        if (h.claim_id, h.worker_id, h.epoch, h.org) not in journal
+    ]
+    found += [f"{c} was granted {n} times" for c, n in Counter(h.claim_id for h in holds).items() if n > 1]
+    by_worker: dict[str, list[Hold]] = defaultdict(list)
+    for hold in sorted(holds, key=lambda h: h.begun):
+        by_worker[hold.worker_id].append(hold)
+    for worker, held in by_worker.items():
+        if len(orgs := {h.org for h in held}) > 1:
+            found.append(f"{worker} served {', '.join(sorted(orgs))}")
+        # The one that lasts longest of those before, or a short hold inside a long one would hide it.
+        longest = held[0]
+        for hold in held[1:]:
+            if hold.begun < longest.ended:
+                both = longest.ended - hold.begun
+                found.append(
+                    f"{worker} was held by {longest.claim_id} and {hold.claim_id} at once, for {both * 1000:.1f} ms"
+                )
+            longest = max(longest, hold, key=lambda h: h.ended)
+    return found
+
+
+def violations(entries: Sequence[Entry], holds: Sequence[Hold]) -> list[str]:
+    """All that the journal and the clients' logs say against the promise."""
+    return held_twice(entries) + contradictions(entries, holds)
+
+
+def read_logs(files: Sequence[Path]) -> Logs:
+    lines = [json.loads(line) for file in files if file.exists() for line in file.read_text().splitlines()]
+    holds = [Hold(**line) for line in lines if "claim_id" in line]
+    return Logs(holds=holds, refusals=Counter(line["refused"] for line in lines if "refused" in line))
+
+
+def compete(url: str, file: Path, share: int, org: str) -> None:
+    """One client process: some threads that share a client, until so many acquires were granted."""
+    writing, left = threading.Lock(), iter(range(share))
+
+    def acquire_and_release(pool: Pool) -> dict[str, Any]:
+        asked = time.monotonic()
+        worker = pool.acquire(org, wait_s=30, lease_s=60)
+        begun = time.monotonic()
+        threading.Event().wait(random.random() * 2 * HOLD_S)
+        ended = time.monotonic()
+        return {
+            "claim_id": worker.claim_id, "worker_id": worker.worker_id, "epoch": worker.epoch, "org": org,
+            "source": worker.source, "asked": asked, "begun": begun, "ended": ended, "outcome": worker.release(),
+        }  # fmt: skip
+
+    def run(pool: Pool) -> None:
+        while next(left, None) is not None:
+            while True:
+                try:
+                    line = acquire_and_release(pool)
+                except Refused as exc:
+                    line = {"refused": exc.reason}
+                except PoolError as exc:
+                    line = {"refused": type(exc).__name__}
+                with writing, file.open("a") as log:
+                    log.write(json.dumps(line) + "\n")
+                if "claim_id" in line:
+                    break
+
+    with Pool(url, name="race") as pool:
+        threads = [threading.Thread(target=run, args=(pool,)) for _ in range(THREADS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+@contextmanager
+def _database(kind: str) -> Iterator[str]:
+    """A new database; none is named for SQLite, since a deployment then makes its own."""
+    if kind == "sqlite":
+        yield ""
+        return
+    server = PostgresServer().start()
+    try:
+        yield server.create_database("race")
+    finally:
+        server.destroy()
+
+
+def _left_over(system: System) -> list[str]:
+    """Claims that are still live once everybody has gone, and stay so."""
+    try:
+        eventually(lambda: not system.live_claims(), within_s=SETTLE_S, every_s=0.2)
+    except AssertionError:
+        return system.live_claims()
+    return []
+
+
+def _counts(counted: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counted.most_common()) or "none"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.race", description=__doc__.partition("\n")[0])
+    parser.add_argument("--acquires", type=int, default=Race.__dataclass_fields__["acquires"].default)
+    parser.add_argument("--clients", type=int, default=Race.__dataclass_fields__["clients"].default)
+    parser.add_argument("--workers", type=int, default=Race.__dataclass_fields__["workers"].default)
+    parser.add_argument("--database", choices=["postgres", "sqlite"], default="postgres")
+    parser.add_argument("--client", nargs=4, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.client:
+        url, file, share, org = asked.client
+        compete(url, Path(file), int(share), org)
+        return 0
+    race = Race(
+        acquires=asked.acquires, clients=asked.clients, workers=asked.workers, database=asked.database
+    )
+    with tempfile.TemporaryDirectory(prefix="warmpool-race-") as folder:
+        verdict = race.run(Path(folder))
+    print(verdict.summary())
+    return 1 if verdict.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
