@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pool.passes.periods import PERIODS_S, tick_expires_s
+from pool.periods import PERIODS_S, tick_expires_s
 
 beat_schedule: dict[str, dict[str, Any]] = {
     f"pool.{name}": {

@@ -34,6 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     reports = []
     for name, (bench, full, quick) in BENCHES.items():
         if given.only in (None, name):
+            print(f"{name}: measuring, which takes minutes", file=sys.stderr, flush=True)
             report = bench(quick if given.quick else full)
             print("\n".join(lines(report)), flush=True)
             reports.append(report)

@@ -31,8 +31,8 @@ from tests.support.postgres_server import PostgresServer
 from tests.support.world import World
 
 FEW, MANY = 1_000, 100_000
-FULL = Effort(rounds=20, calls=30, warm_up=60)
-QUICK = Effort(rounds=5, calls=30, warm_up=40)
+FULL = Effort(rounds=12, calls=30, warm_up=40)
+QUICK = Effort(rounds=5, calls=20, warm_up=40)
 
 
 class Commits(Enum):

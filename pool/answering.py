@@ -4,6 +4,7 @@ token is derived each time, and is the same each time."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 import structlog
 
@@ -14,8 +15,8 @@ from pool.deps import Deps
 from pool.errors import BrokenPromise, Transient
 from pool.ids import ClaimId, RequestPk
 from pool.matching import match_org
-from pool.records import Claim, Request, Seen
-from pool.states import Reason, RequestState
+from pool.records import Held, Request
+from pool.states import Reason, RequestState, Source
 from pool.store import Tx, claims, requests, workers
 
 log = structlog.get_logger(__name__)
@@ -62,7 +63,7 @@ def answer_to(tx: Tx, deps: Deps, request: Request) -> Granted | RefusedAnswer |
         claim = claims.get(tx, request.claim_id or ClaimId(""))
         worker = None if claim is None else workers.get(tx, claim.worker_id)
         if claim is not None and worker is not None and claim.ended_at is None:
-            return granted(deps, claim, worker)
+            return granted(deps, claim.held, worker.endpoint, claim.lease_expires_at, claim.source)
         return spent(request)
     if request.state is RequestState.SPENT:
         return spent(request)
@@ -75,19 +76,21 @@ def answer_to(tx: Tx, deps: Deps, request: Request) -> Granted | RefusedAnswer |
     return None
 
 
-def granted(deps: Deps, claim: Claim, worker: Seen) -> Granted:
+def granted(
+    deps: Deps, held: Held, endpoint: str | None, lease_expires_at: datetime | None, source: Source
+) -> Granted:
     """The answer yes, with its token."""
-    if claim.lease_expires_at is None or worker.endpoint is None:
-        raise BrokenPromise(f"claim {claim.id} was granted before its worker was hot")
+    if lease_expires_at is None or endpoint is None:
+        raise BrokenPromise(f"claim {held.claim_id} was granted before its worker was hot")
     return Granted(
-        claim_id=claim.id,
-        worker_id=worker.id,
-        epoch=claim.epoch,
-        pod=worker.id,
-        endpoint=worker.endpoint,
-        token=tokens.token(deps.worker_key(worker.id), claim.id, claim.epoch),
-        lease_expires_at=claim.lease_expires_at,
-        source=claim.source,
+        claim_id=held.claim_id,
+        worker_id=held.worker_id,
+        epoch=held.epoch,
+        pod=held.worker_id,
+        endpoint=endpoint,
+        token=tokens.token(deps.worker_key(held.worker_id), held.claim_id, held.epoch),
+        lease_expires_at=lease_expires_at,
+        source=source,
     )
 
 

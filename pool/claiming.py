@@ -6,7 +6,7 @@ from typing import Any
 
 import structlog
 
-from pool import answering, holding, matching, tokens
+from pool import answering, holding, matching
 from pool.after import After
 from pool.contract import Acquire, Cancel, Granted, Pending, RefusedAnswer, Release, Renew, instant
 from pool.deps import Deps
@@ -123,17 +123,8 @@ def _from_fast_path(deps: Deps, asked: Acquire, pk: RequestPk, claimed: fastpath
     after.send(deps)
     if claimed.lease_expires_at is None:
         return Pending(pk=pk, until_s=asked.wait_s)
-    return Granted(
-        claim_id=claimed.claim_id,
-        worker_id=claimed.worker_id,
-        epoch=claimed.epoch,
-        pod=claimed.worker_id,
-        endpoint=claimed.endpoint,
-        token=tokens.token(deps.worker_key(claimed.worker_id), claimed.claim_id, claimed.epoch),
-        lease_expires_at=claimed.lease_expires_at,
-        source=claimed.source,
-        pk=pk,
-    )
+    yes = answering.granted(deps, held, claimed.endpoint, claimed.lease_expires_at, claimed.source)
+    return yes.numbered(pk)
 
 
 def _acquire(tx: Tx, deps: Deps, after: After, asked: Acquire, reply: ReplyTo) -> Answer:

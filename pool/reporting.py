@@ -8,7 +8,7 @@ from typing import Any
 
 from pool.contract import instant
 from pool.ids import ProfileName
-from pool.passes.periods import PERIODS_S
+from pool.periods import PERIODS_S
 from pool.settings import Settings
 from pool.states import LIVE, State
 from pool.store import Store, breakers, now, orgs, passes, requests, workers

@@ -13,7 +13,7 @@ from pool import claiming
 from pool.backoff import Backoff, retrying
 from pool.contract import Acquire, Cancel, Pending, RefusedAnswer, Release, Renew, bound
 from pool.errors import InvalidInput
-from pool.passes.periods import PERIODS_S
+from pool.periods import PERIODS_S
 from pool.records import ReplyTo
 from pool.states import Reason
 from pool.store.lane import canary_answered

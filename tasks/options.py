@@ -8,7 +8,7 @@ from kombu import Exchange, Queue
 
 from beat_schedule import beat_schedule
 from pool import config
-from pool.passes.periods import PERIODS_S
+from pool.periods import PERIODS_S
 from pool.settings import Settings
 
 ROUTES = {

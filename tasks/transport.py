@@ -25,7 +25,7 @@ class PatientChannel(redis.Channel):
     def _connparams(self, *args: Any, **kwargs: Any) -> Any:
         # A late acknowledgement finds the connection taken apart. Kombu 5.7 then fails on an attribute of None, which is no
         # connection error to anybody, so that the worker gives up instead of connecting again.
-        if self.connection is None or self.connection.client is None:
+        if getattr(self.connection, "client", None) is None:
             raise ConnectionError("the connection to the broker was given up")
         return super()._connparams(*args, **kwargs)  # type: ignore[misc]
 

@@ -7,13 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from pool import wiring
 from pool.cli.app import new_app, settings_of
 from pool.cli.printing import JsonOption, as_json, table
 from pool.contract import org_id
 from pool.errors import PoolError
 from pool.settings import OrgDefaults
-from pool.store import orgs
 
 app = new_app("Orgs: caps, weights, floors and TTLs, changed while the pool runs.")
 
@@ -21,6 +19,9 @@ app = new_app("Orgs: caps, weights, floors and TTLs, changed while the pool runs
 @app.command("list")
 def list_orgs(context: typer.Context, json: JsonOption = False) -> None:
     """All orgs with their settings and what they use."""
+    from pool import wiring
+    from pool.store import orgs
+
     store = wiring.open_store(settings_of(context))
     with store.read() as tx:
         found, held = orgs.every(tx), orgs.live_claims(tx)
@@ -52,6 +53,9 @@ def set_org(
     ] = None,
 ) -> None:
     """Make an org or change some of its settings; what is not named stays. Takes effect at once."""
+    from pool import wiring
+    from pool.store import orgs
+
     org = org_id(name)
     settings = settings_of(context)
     if ttl is not None and ttl > settings.pool.hot_idle_ttl_max_s:

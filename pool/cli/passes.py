@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import getpass
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from pool import reporting, wiring
 from pool.cli.app import new_app, settings_of
 from pool.cli.printing import JsonOption, as_json
-from pool.cli.status import pass_table
 from pool.errors import PoolError
-from pool.passes import PASSES, run_once
-from pool.store import passes
+from pool.periods import PERIODS_S
 
 list_app = new_app("The passes with their age, holder and last result.")
 app = new_app("Run, pause or resume one pass.")
 
-Name = Annotated[str, typer.Argument(help=f"One of: {', '.join(PASSES)}.")]
+Name = Annotated[str, typer.Argument(help=f"One of: {', '.join(PERIODS_S)}.")]
 
 
 @list_app.command()
 def list_passes(context: typer.Context, json: JsonOption = False) -> None:
     """All passes: period, age of the last success, result, who ran it last, what it did. Exit code 1 if one is dark."""
+    from pool import reporting, wiring
+    from pool.cli.status import pass_table
+
     settings = settings_of(context)
     store = wiring.open_store(settings)
     seen = reporting.status(store, settings)
@@ -39,13 +39,15 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would do; change nothing.")] = False,
 ) -> None:
     """Run one pass now, here, under its lock."""
-    what = _known(name)
-    settings = settings_of(context)
+    _must_be_known(name)
+    from pool.passes import PASSES, run_once
     from tasks.app import app as celery
+
+    settings = settings_of(context)
 
     celery.role, celery.settings = "cli", settings
     celery.deps.driver.list()  # the view of the cluster that the pass will judge by
-    as_json(run_once(celery.deps, what, dry_run=dry_run))
+    as_json(run_once(celery.deps, PASSES[name], dry_run=dry_run))
     celery.pool_broker.close()
     celery.deps.close()
 
@@ -63,15 +65,17 @@ def resume(context: typer.Context, name: Name) -> None:
 
 
 def _set_paused(context: typer.Context, name: str, *, paused: bool) -> None:
-    what = _known(name)
+    from pool import wiring
+    from pool.store import passes
+
+    _must_be_known(name)
     store = wiring.open_store(settings_of(context))
     with store.write() as tx:
-        passes.set_paused(tx, what.name, paused=paused, by=getpass.getuser())
+        passes.set_paused(tx, name, paused=paused, by=getpass.getuser())
     store.close()
-    print(f"{what.name} {'paused' if paused else 'resumed'}")
+    print(f"{name} {'paused' if paused else 'resumed'}")
 
 
-def _known(name: str) -> Any:
-    if name not in PASSES:
-        raise PoolError(f"no pass {name!r}: one of {', '.join(PASSES)}")
-    return PASSES[name]
+def _must_be_known(name: str) -> None:
+    if name not in PERIODS_S:
+        raise PoolError(f"no pass {name!r}: one of {', '.join(PERIODS_S)}")

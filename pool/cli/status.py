@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pool import reporting, wiring
 from pool.cli.app import new_app, settings_of
 from pool.cli.printing import JsonOption, as_json, table
 from pool.clock import SystemClock
 from pool.contract import instant
 from pool.ids import WorkerId
-from pool.store import journal
-from pool.store.journal import Entry
+
+if TYPE_CHECKING:
+    from pool.store.journal import Entry
 
 status_app = new_app("What the pool looks like now.")
 events_app = new_app("What happened to workers, from the journal.")
-
-_SHORT = {"spawning": "spawning", "hot_idle": "parked"}
 
 
 @status_app.command()
@@ -35,6 +33,8 @@ def status(
 
     Exit code 1 if a pass is dark or a profile can not start workers, so that scripts can ask.
     """
+    from pool import reporting, wiring
+
     settings = settings_of(context)
     store = wiring.open_store(settings)
     clock, never = SystemClock(), threading.Event()
@@ -64,6 +64,9 @@ def events(
     json: JsonOption = False,
 ) -> None:
     """Every move of every worker: when, from where to where, whose it was, who moved it and why."""
+    from pool import wiring
+    from pool.store import journal
+
     store = wiring.open_store(settings_of(context))
     clock, never = SystemClock(), threading.Event()
     try:
@@ -122,6 +125,8 @@ def pass_table(seen: dict[str, Any]) -> str:
 
 
 def _print(entries: list[Entry], *, json: bool) -> None:
+    from pool import reporting
+
     for e in entries:
         if json:
             import json as jsonlib

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from pool import config, settling, wiring
+from pool import config
 from pool.cli.app import config_path, new_app
 from pool.clock import Clock, SystemClock
 from pool.config.reading import chosen
@@ -25,7 +25,6 @@ from pool.embedded.terminal import Loudness, Terminal
 from pool.errors import PoolError
 from pool.settings import Settings
 from pool.states import State
-from pool.store import workers
 
 app = new_app("Run the whole pool on this machine, until Ctrl-C.")
 
@@ -127,6 +126,8 @@ class _Run:
         """Pods in a cluster stay: they belong to the table, not to this machine."""
         if self.settings.pool.driver != "local":
             return ""
+        from pool import settling, wiring
+
         try:
             deps = wiring.build(self.settings, broker=wiring.NobodyListens(), role="up")
         except PoolError:  # it never came as far as a database: there may be pods all the same
@@ -140,6 +141,9 @@ class _Run:
 
     def warm_counts(self) -> tuple[int, int]:
         """Idle workers, and how many are wanted."""
+        from pool import wiring
+        from pool.store import workers
+
         store = wiring.open_store(self.settings)
         try:
             with store.read() as tx:

@@ -13,8 +13,8 @@ from pool.deps import Broker, Deps
 from pool.errors import PoolError
 from pool.ids import ProfileName, WorkerId
 from pool.passes import reap
-from pool.passes.periods import PERIODS_S
 from pool.passes.running import Interrupted, Run, log
+from pool.periods import PERIODS_S
 from pool.records import ReplyTo
 from pool.store import passes
 

@@ -7,8 +7,8 @@ from pool import answering, claiming, holding, planning, retiring
 from pool.after import After
 from pool.errors import BrokenPromise, Transient
 from pool.ids import ProfileName
-from pool.passes.periods import PERIODS_S
 from pool.passes.running import Pass, Run, log
+from pool.periods import PERIODS_S
 from pool.records import Claim, Seen
 from pool.states import ClaimEnd, Condition, Outcome, State
 from pool.store import claims, orgs, requests, workers

@@ -17,7 +17,7 @@ from pool.deps import Deps
 from pool.drivers.port import Listing
 from pool.errors import PoolError, StaleView, Transient
 from pool.locks import Lease
-from pool.passes.periods import PERIODS_S, lock_ttl_s
+from pool.periods import PERIODS_S, lock_ttl_s
 from pool.store import passes
 
 log = structlog.get_logger(__name__)
