@@ -26,6 +26,7 @@ class After:
     spawn: list[WorkerId] = field(default_factory=list)
     refill: set[ProfileName] = field(default_factory=set)
     freed: set[OrgId] = field(default_factory=set)
+    untaken: set[ProfileName] = field(default_factory=set)
     moves: list[tuple[WorkerId, State, State, By]] = field(default_factory=list)
 
     def moved(self, worker_id: WorkerId, frm: State, to: State, by: By) -> None:

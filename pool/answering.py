@@ -14,7 +14,7 @@ from pool.contract import Granted, RefusedAnswer
 from pool.deps import Deps
 from pool.errors import BrokenPromise, Transient
 from pool.ids import ClaimId, RequestPk
-from pool.matching import match_org
+from pool.matching import match_org, recheck
 from pool.records import Held, Request
 from pool.states import Reason, RequestState, Source
 from pool.store import Tx, claims, requests, workers
@@ -24,11 +24,13 @@ log = structlog.get_logger(__name__)
 
 def carry_out(deps: Deps, after: After) -> None:
     """All that was to happen once the transaction had committed."""
-    for org in sorted(after.freed):
-        try:
+    try:
+        for org in sorted(after.freed):
             match_org(deps, after, org)
-        except Transient as exc:
-            log.warning("matching_left_to_the_pass", org=org, cause=str(exc))
+        for profile in sorted(after.untaken):
+            recheck(deps, after, profile)
+    except Transient as exc:
+        log.warning("matching_left_to_the_pass", cause=str(exc))
     after.send(deps)
     deliver(deps, after.answers)
 

@@ -30,6 +30,7 @@ def acquire(deps: Deps, asked: Acquire, reply: ReplyTo) -> Answer:
         return RefusedAnswer(
             reason=Reason.UNKNOWN_PROFILE, detail=f"profile {asked.profile!r} is none of: {known}"
         )
+    after = After()
     if deps.store.is_postgres and not deps.settings.pool.protect_before_grant:
         ids = fastpath.NewIds(pk=deps.ids.request(), claim_id=deps.ids.claim())
         by = deps.by(f"claimed for {asked.org}")
@@ -38,7 +39,7 @@ def acquire(deps: Deps, asked: Acquire, reply: ReplyTo) -> Answer:
         )
         if claimed is not None:
             return _from_fast_path(deps, asked, ids.pk, claimed)
-    after = After()
+        after.untaken.add(asked.profile)  # it may have locked one before it gave up
     with deps.store.write() as tx:
         answer = _acquire(tx, deps, after, asked, reply)
     answering.carry_out(deps, after)

@@ -10,7 +10,7 @@ from pool.holding import begin
 from pool.ids import OrgId, ProfileName, RequestPk
 from pool.records import Claim, Request, Seen
 from pool.states import Outcome, Reason, RequestState, State
-from pool.store import Tx, lock_profile_shared, requests, workers
+from pool.store import Tx, lock_profile_shared, orgs, requests, workers
 from pool.store.workers import PodFacts
 
 _MOST_PER_CALL = 200
@@ -39,7 +39,11 @@ def offer(tx: Tx, deps: Deps, after: After, slot: Seen, pod: PodFacts) -> None:
 
 
 def serve(tx: Tx, deps: Deps, after: After, request: Request) -> Claim | None:
-    """A worker for this very request: the org's own parked one, else a warm one."""
+    """A worker for this very request: the org's own parked one, else a warm one. An org at its cap does not even look: a worker that
+    is looked at is hidden from others meanwhile."""
+    org = orgs.get(tx, request.org)
+    if org is None or (org.cap and org.in_use >= org.cap):
+        return None
     worker = workers.pick_parked(tx, request.org, request.profile) or workers.pick_idle(tx, request.profile)
     return None if worker is None else begin(tx, deps, after, worker, request)
 
@@ -62,14 +66,21 @@ def rebind(tx: Tx, deps: Deps, after: After, pk: RequestPk, *, cause: str) -> No
         after.answers.append(pk)
 
 
+def recheck(deps: Deps, after: After, profile: ProfileName) -> None:
+    """Somebody had a worker of this profile locked and did not take it: a waiter who sat down meanwhile could not see it. Either he is
+    seen here, or he sees the worker, since both take the profile's lock first."""
+    with deps.store.write() as tx:
+        lock_profile_shared(tx, profile)
+        if requests.anyone_waiting(tx, profile):
+            match(tx, deps, after, profile)
+
+
 def match_org(deps: Deps, after: After, org: OrgId) -> None:
     """The org has room again below its cap: its waiters may be served from what is warm. A transaction of its own per profile."""
     with deps.store.read() as tx:
         profiles = requests.profiles_waited_for(tx, org)
     for profile in profiles:
-        with deps.store.write() as tx:
-            lock_profile_shared(tx, profile)
-            match(tx, deps, after, profile)
+        recheck(deps, after, profile)
 
 
 def _serve_next(tx: Tx, deps: Deps, after: After, profile: ProfileName) -> bool:

@@ -85,7 +85,7 @@ def _changed(deps: Deps, worker: Seen, pod: Pod) -> None:
     elif worker.state is State.SPAWNING and pod.usable:
         _ready(deps, worker, pod)
     elif worker.state in CLAIMABLE and not pod.ready:
-        _unhealthy(deps, worker, pod)
+        _unhealthy(deps, worker)
 
 
 def _ready(deps: Deps, worker: Seen, pod: Pod) -> None:
@@ -102,16 +102,16 @@ def _ready(deps: Deps, worker: Seen, pod: Pod) -> None:
     answering.carry_out(deps, after)
 
 
-def _unhealthy(deps: Deps, worker: Seen, pod: Pod) -> None:
-    """Unclaimed and not ready: it leaves. A claimed one stays; only its container's end ends its claim."""
+def _unhealthy(deps: Deps, worker: Seen) -> None:
+    """Unclaimed and not ready: it leaves. A claimed one stays; only its container's end ends its claim. The watch may speak of an earlier
+    moment, when the pod was not ready yet, so the pod itself is looked at."""
+    pod = deps.driver.read(worker.id)
+    if pod is None or pod.ready or pod.uid != worker.pod_uid:
+        return
     after = After()
     with deps.store.write() as tx:
-        retiring.drain(
-            tx,
-            after,
-            worker,
-            deps.by(f"its pod is not ready any more{': ' + pod.trouble if pod.trouble else ''}"),
-        )
+        why = f"its pod is not ready any more{': ' + pod.trouble if pod.trouble else ''}"
+        retiring.drain(tx, after, worker, deps.by(why))
     after.send(deps)
 
 

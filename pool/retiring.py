@@ -24,6 +24,7 @@ def drain(tx: Tx, after: After, worker: Seen, by: By, *, above_floor: bool = Fal
         return Outcome.FENCED
     if now_seen.parked_counted and now_seen.org is not None:
         if above_floor and not orgs.give_park_above_floor(tx, now_seen.org):
+            after.untaken.add(now_seen.profile)
             return Outcome.FENCED
         if not above_floor:
             orgs.give_park(tx, now_seen.org)

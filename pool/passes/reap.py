@@ -162,7 +162,7 @@ def _drain(run: Run, worker: Seen, why: str, *, above_floor: bool = False) -> No
         outcome = retiring.drain(tx, after, worker, run.deps.by(why), above_floor=above_floor)
     if outcome is not Outcome.MOVED:
         run.actions["worker_drained"] -= 1
-    after.send(run.deps)
+    answering.carry_out(run.deps, after)
 
 
 REAP = Pass(name="reap", run=run)

@@ -15,6 +15,10 @@ _REFUSALS: tuple[tuple[str, str], ...] = (
     ("terminal_row_never_comes_back", f"OLD.state IN ({_TERMINAL})"),
     ("legal_moves_only", f"NEW.state <> OLD.state AND OLD.state || '>' || NEW.state NOT IN ({_PAIRS})"),
     ("epoch_never_goes_back", "NEW.epoch < OLD.epoch"),
+    (
+        "new_holder_means_new_epoch",
+        "COALESCE(NEW.claim_id, '') <> COALESCE(OLD.claim_id, '') AND NEW.epoch <= OLD.epoch",
+    ),
     ("one_org_for_life", "OLD.org IS NOT NULL AND (NEW.org IS NULL OR NEW.org <> OLD.org)"),
     ("one_profile_for_life", "NEW.profile <> OLD.profile OR NEW.image <> OLD.image OR NEW.id <> OLD.id"),
     ("one_pod_for_life", "OLD.pod_uid IS NOT NULL AND (NEW.pod_uid IS NULL OR NEW.pod_uid <> OLD.pod_uid)"),

@@ -8,7 +8,7 @@ import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -18,7 +18,8 @@ from sqlalchemy import func, select
 
 from pool.client import AsyncPool, Pool, Refused
 from pool.client.messages import Message
-from pool.store import schema
+from pool.passes import PASSES
+from pool.store import passes, schema
 from tests.support.local_ground import call
 from tests.support.system import EVERYTHING, PATIENCE_S, Service, System
 from tests.support.waiting import eventually
@@ -97,10 +98,12 @@ def service(system: System) -> Iterator[Service]:
 @contextmanager
 def no_pass_runs(system: System) -> Iterator[None]:
     """What happens in here happens by its event, not by a pass that comes round."""
-    with ExitStack() as frozen:
-        for name in ("beat", "passes"):
-            frozen.enter_context(system[name].frozen())
-        yield
+    for paused in (True, False):
+        with system.store.write() as tx:
+            for name in PASSES:
+                passes.set_paused(tx, name, paused=paused, by="test")
+        if paused:
+            yield
 
 
 def rows(system: System, table: Any) -> int:

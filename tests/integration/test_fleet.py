@@ -10,7 +10,7 @@ import pytest
 
 from pool import activating, observing, retiring, spawning, stamping
 from pool.contract import Pending
-from pool.drivers.port import LABEL_BUSY, NOTE_CLAIM, NOTE_DO_NOT_DISRUPT, NOTE_ORG, Gone, Phase
+from pool.drivers.port import LABEL_BUSY, NOTE_CLAIM, NOTE_DO_NOT_DISRUPT, NOTE_EPOCH, NOTE_ORG, Gone, Phase
 from pool.errors import Refused, Transient
 from pool.ids import WorkerId
 from pool.records import Held
@@ -239,10 +239,24 @@ def test_a_pod_never_carries_two_orgs_stamps(world: World) -> None:
     (worker,) = world.warm(1)
     world.release(world.granted("acme").claim_id)
     world.deliver()
-    with pytest.raises(Exception, match="one_org_for_life|one org for life"), world.store.write() as tx:
+    with pytest.raises(Exception, match=r"one_org_for_life|one org for life"), world.store.write() as tx:
         tx.execute(schema.workers.update().values(org="bolt"))
     stamping.stamp(world.deps, WorkerId(worker))
     assert world.driver.pods[worker].annotations[NOTE_ORG] == "acme"
+
+
+def test_a_pod_that_knows_a_later_holder_is_given_to_nobody_and_left_alone(world: World) -> None:
+    """The database was put back to an earlier day: an observer that starts on it notices by itself."""
+    (worker,) = world.warm(1)
+    pod = replace(
+        world.driver.pods[worker],
+        annotations={**world.driver.pods[worker].annotations, NOTE_EPOCH: "7", NOTE_ORG: "acme"},
+    )
+    world.driver.pods[worker] = pod
+    observing.observe(world.deps, pod)
+    assert world.state_of(worker) is State.LOST
+    assert world.refused("bolt")
+    assert world.driver.pods == {worker: pod}
 
 
 def test_a_holder_is_told_that_its_pod_is_terminating_and_keeps_it(world: World) -> None:
@@ -293,6 +307,19 @@ def test_an_old_word_of_the_watch_loses_nothing(world: World) -> None:
     uid = world.driver.pods[worker].uid
     observing.observe(world.deps, Gone(name=worker, uid=uid))
     assert world.state_of(worker) is State.IDLE
+
+
+def test_an_unclaimed_worker_whose_pod_is_not_ready_any_more_leaves_and_a_claimed_one_stays(
+    world: World,
+) -> None:
+    idle, busy = world.warm(2)
+    busy = world.granted("acme").worker_id
+    idle = next(w.id for w in world.workers(State.IDLE))
+    for worker in (idle, busy):
+        world.driver.change(worker, ready=False)
+    world.observe()
+    assert world.state_of(idle) is State.DRAINING
+    assert world.state_of(busy) is State.HOT
 
 
 def test_two_observers_do_no_harm(world: World) -> None:

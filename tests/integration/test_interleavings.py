@@ -412,7 +412,6 @@ def test_without_the_releasers_lock_the_wake_up_would_be_lost(
     assert _is_served(world)
 
 
-@pytest.mark.xfail(reason="a worker is picked, and so hidden from others, before the org's cap is looked at")
 def test_a_refused_acquire_does_not_hide_a_worker_from_a_waiter(world: World) -> None:
     """An org at its cap is refused: the idle worker that it could not have is there for whoever sits down meanwhile."""
     world.org("capped", cap=1)

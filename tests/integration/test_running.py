@@ -14,8 +14,8 @@ from pool.clock import SystemClock
 from pool.ids import RandomIds
 from pool.locks import RedisLocks
 from pool.passes import PASSES, fallback
-from pool.periods import PERIODS_S, lock_ttl_s, tick_expires_s
 from pool.passes.running import Pass, Run, run_once
+from pool.periods import PERIODS_S, lock_ttl_s, tick_expires_s
 from pool.states import State
 from pool.store import passes
 from tests.support.redis_server import RedisServer

@@ -162,11 +162,11 @@ BREACHES: dict[str, list[str]] = {
     # Behind the triggers, which know the same: a net for the day on which somebody turns them off.
     "known_states_only": [f"TRIGGERS OFF;;{_SLOT.format(state='asleep', epoch=0, at=AT)}"],
     "claimed_exactly_with_a_claim": [
-        "UPDATE workers SET claim_id = 'c-x' WHERE id = 'w-idle'",
-        "UPDATE workers SET claim_id = 'c-x' WHERE id = 'w-draining'",
-        "UPDATE workers SET claim_id = NULL WHERE id = 'w-hot'",
+        "UPDATE workers SET claim_id = 'c-x', epoch = epoch + 1 WHERE id = 'w-idle'",
+        "UPDATE workers SET claim_id = 'c-x', epoch = epoch + 1 WHERE id = 'w-draining'",
+        "UPDATE workers SET claim_id = NULL, epoch = epoch + 1 WHERE id = 'w-hot'",
     ],
-    "bound_worker_has_an_org": ["UPDATE workers SET state = 'hot', claim_id = 'c-x' WHERE id = 'w-idle'"],
+    "bound_worker_has_an_org": ["UPDATE workers SET state = 'hot', claim_id = 'c-x', epoch = epoch + 1 WHERE id = 'w-idle'"],
     "idle_worker_is_neutral": ["UPDATE workers SET org = 'acme' WHERE id = 'w-idle'"],
     "past_its_slot_there_is_a_pod": [
         "UPDATE workers SET state = 'idle' WHERE id = 'w-spawning'",
@@ -185,7 +185,7 @@ BREACHES: dict[str, list[str]] = {
     ],
     "epoch_not_negative": [_SLOT.format(state="spawning", epoch=-1, at=AT)],
     "one_live_worker_a_claim": [
-        "UPDATE workers SET state = 'hot', org = 'acme', claim_id = 'c-w-hot' WHERE id = 'w-idle'"
+        "UPDATE workers SET state = 'hot', org = 'acme', claim_id = 'c-w-hot', epoch = epoch + 1 WHERE id = 'w-idle'"
     ],
     "one_live_claim_a_worker": [_CLAIM_HOT],
     "ended_exactly_with_a_cause": [
@@ -219,12 +219,16 @@ BREACHES: dict[str, list[str]] = {
     "epoch_never_goes_back": ["UPDATE workers SET epoch = epoch - 1 WHERE id = 'w-hot'"],
     "one_org_for_life": [
         "UPDATE workers SET org = 'bolt' WHERE id = 'w-hot_idle'",
-        "UPDATE workers SET org = NULL, state = 'lost', claim_id = NULL WHERE id = 'w-hot'",
+        "UPDATE workers SET org = NULL, state = 'lost', claim_id = NULL, epoch = epoch + 1 WHERE id = 'w-hot'",
     ],
     "one_profile_for_life": [
         "UPDATE workers SET profile = 'big' WHERE id = 'w-idle'",
         "UPDATE workers SET image = 'other' WHERE id = 'w-idle'",
         "UPDATE workers SET id = 'w-other' WHERE id = 'w-idle'",
+    ],
+    "new_holder_means_new_epoch": [
+        "UPDATE workers SET claim_id = 'c-other' WHERE id = 'w-hot'",
+        "UPDATE workers SET claim_id = NULL, state = 'draining' WHERE id = 'w-hot'",
     ],
     "one_pod_for_life": [
         "UPDATE workers SET pod_uid = 'other' WHERE id = 'w-hot'",

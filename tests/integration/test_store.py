@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -22,7 +21,6 @@ from pool.store import (
     Tx,
     breakers,
     claims,
-    connect,
     journal,
     lane,
     orgs,
@@ -34,9 +32,7 @@ from pool.store import (
 )
 from pool.store.errors import translated
 from pool.store.sql import at as given_instant
-from pool.store.sql import now
 from pool.store.workers import Fence, Holder, PodFacts
-from tests.support.postgres_server import PostgresServer
 
 BY = By(who="tester", why="test")
 ACME, BOLT = OrgId("acme"), OrgId("bolt")
@@ -44,24 +40,6 @@ DEFAULT = ProfileName("default")
 MISS = RefusedAnswer(reason=Reason.NO_WARM_WORKER)
 
 _numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def one_postgres(postgres: PostgresServer, postgres_template: str) -> Iterator[Store]:
-    store = connect(postgres.create_database("store_contract", template=postgres_template), connections=10)
-    yield store
-    store.close()
-
-
-@pytest.fixture
-def postgres_store(one_postgres: Store) -> Store:
-    """One database for all tests here, emptied before each: that costs a tenth of a new one."""
-    emptied = [t for t in schema.metadata.tables if t not in {"clock", "pool"}]
-    with one_postgres.write() as tx:
-        tx.execute(text(f"TRUNCATE {', '.join(emptied)} RESTART IDENTITY"))
-        tx.execute(update(schema.clock).values(shift_s=0))
-        tx.execute(update(schema.pool).values(live=0, paused=False, lane_open_since=now(), canary_at=now()))
-    return one_postgres
 
 
 def close(span: timedelta, seconds: float) -> bool:

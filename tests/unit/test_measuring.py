@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -109,5 +110,5 @@ def test_subjects_take_turns_and_the_warm_up_is_cut() -> None:
     turns = [d[0] for d in diary if d.endswith("once")]
     assert len(turns) == 2 * (4 + 3 + 3)
     assert all({*pair} == {"a", "b"} for pair in zip(turns[::2], turns[1::2], strict=True))
-    assert all(b == a.replace("once", "after") for a, b in zip(diary, diary[1:], strict=False) if "once" in a)
+    assert all(b == a.replace("once", "after") for a, b in itertools.pairwise(diary) if "once" in a)
     assert diary.count("a between") == 3

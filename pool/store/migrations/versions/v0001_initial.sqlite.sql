@@ -215,6 +215,8 @@ CREATE TRIGGER legal_moves_only BEFORE UPDATE ON workers WHEN NEW.state <> OLD.s
 ;;
 CREATE TRIGGER epoch_never_goes_back BEFORE UPDATE ON workers WHEN NEW.epoch < OLD.epoch BEGIN SELECT RAISE(ABORT, 'epoch_never_goes_back'); END
 ;;
+CREATE TRIGGER new_holder_means_new_epoch BEFORE UPDATE ON workers WHEN COALESCE(NEW.claim_id, '') <> COALESCE(OLD.claim_id, '') AND NEW.epoch <= OLD.epoch BEGIN SELECT RAISE(ABORT, 'new_holder_means_new_epoch'); END
+;;
 CREATE TRIGGER one_org_for_life BEFORE UPDATE ON workers WHEN OLD.org IS NOT NULL AND (NEW.org IS NULL OR NEW.org <> OLD.org) BEGIN SELECT RAISE(ABORT, 'one_org_for_life'); END
 ;;
 CREATE TRIGGER one_profile_for_life BEFORE UPDATE ON workers WHEN NEW.profile <> OLD.profile OR NEW.image <> OLD.image OR NEW.id <> OLD.id BEGIN SELECT RAISE(ABORT, 'one_profile_for_life'); END
