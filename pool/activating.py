@@ -13,10 +13,11 @@ from pool import answering, holding, matching, profiles, stamping, tokens
 from pool.after import After
 from pool.deps import Deps
 from pool.errors import PoolError, Refused, Transient
+from pool.holding import Confirmed
 from pool.records import Held, Seen
 from pool.settings import Profile
 from pool.states import ClaimEnd, Outcome, State
-from pool.store import Tx, claims, orgs, workers
+from pool.store import Tx, claims, lock_profile_shared, orgs, workers
 
 log = structlog.get_logger(__name__)
 
@@ -39,11 +40,14 @@ def activate(deps: Deps, held: Held) -> Outcome:
         return fail(deps, held, str(exc))
     after = After()
     with deps.store.write() as tx:
+        lock_profile_shared(tx, worker.profile)
         confirmed = holding.confirm(tx, deps, after, held)
-        if confirmed:
-            _serve_if_parked(tx, deps, after, worker)
+        if (
+            confirmed is Confirmed.GIVEN_BACK
+        ):  # what was parked for its org may serve the org's next waiter at once
+            matching.match(tx, deps, after, worker.profile)
     answering.carry_out(deps, after)
-    return Outcome.MOVED if confirmed else Outcome.FENCED
+    return Outcome.FENCED if confirmed is Confirmed.FENCED else Outcome.MOVED
 
 
 def fail(deps: Deps, held: Held, cause: str, *, why: ClaimEnd = ClaimEnd.ACTIVATION_FAILED) -> Outcome:
@@ -104,12 +108,6 @@ def _configure(deps: Deps, worker: Seen, held: Held, profile: Profile) -> None:
     url = (worker.endpoint or "") + profile.activation_path
     budget_s = deps.settings.activation_budget_s(profile)
     deps.worker_api.activate(url, body, tokens.headers(held.claim_id, held.epoch, token), budget_s)
-
-
-def _serve_if_parked(tx: Tx, deps: Deps, after: After, worker: Seen) -> None:
-    """Its requester had gone: what was parked for its org may serve the org's next waiter at once."""
-    if not after.answers:
-        matching.match(tx, deps, after, worker.profile)
 
 
 @contextmanager

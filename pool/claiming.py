@@ -15,7 +15,17 @@ from pool.ids import ClaimId, OrgId, RequestPk
 from pool.records import Held, ReplyTo, Request
 from pool.settings import OrgDefaults
 from pool.states import CLAIMED, ClaimEnd, Condition, Reason, RequestState, State
-from pool.store import Tx, claims, fastpath, lock_profile, lock_profile_shared, orgs, requests, workers
+from pool.store import (
+    Tx,
+    claims,
+    fastpath,
+    lock_org,
+    lock_profile,
+    lock_profile_shared,
+    orgs,
+    requests,
+    workers,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -83,7 +93,7 @@ def finish_release(deps: Deps, claim_id: ClaimId, condition: Condition) -> str:
         lock_profile_shared(tx, claim.profile)
         worker = workers.get_for_update(tx, claim.worker_id)
         if claim.ended_at is None and worker is not None and worker.state in CLAIMED - {State.HOT}:
-            claims.abandon(tx, claim_id)  # still being bound: it is parked when that is over
+            claims.abandon(tx, claim_id, condition)  # still being bound: it is given back when that is over
             return "released"
         why = ClaimEnd.RELEASED if condition is Condition.CLEAN else ClaimEnd.TAINTED
         if holding.end(tx, deps, after, claim_id, why) is None:
@@ -139,6 +149,7 @@ def _acquire(tx: Tx, deps: Deps, after: After, asked: Acquire, reply: ReplyTo) -
     if asked.wait_s > 0:
         # Before anything is read: whoever frees a worker from here on sees this waiter, and what was freed before is seen below.
         lock_profile(tx, asked.profile)
+        lock_org(tx, asked.org)
     before = None
     pk = deps.ids.request()
     if not requests.insert(tx, pk, asked, reply):
@@ -236,7 +247,7 @@ def _cancel(tx: Tx, after: After, asked: Cancel) -> str:
     if not requests.refuse(tx, request.pk, answer):
         return "already_answered"
     if request.claim_id is not None:
-        claims.abandon(tx, request.claim_id)
+        claims.abandon(tx, request.claim_id, Condition.CLEAN)
     after.answers.append(request.pk)
     return "cancelled"
 

@@ -3,14 +3,16 @@ Counters, claim, request and worker move together or not at all."""
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from pool.after import After
 from pool.contract import RefusedAnswer
 from pool.deps import Deps
 from pool.errors import BrokenPromise
 from pool.ids import ClaimId, ProfileName
 from pool.records import By, Claim, Held, Org, Request, Seen
-from pool.states import ClaimEnd, Outcome, Reason, Source, State
-from pool.store import Tx, claims, orgs, requests, workers
+from pool.states import ClaimEnd, Condition, Outcome, Reason, Source, State
+from pool.store import Tx, claims, lock_org_shared, orgs, requests, workers
 from pool.store.workers import Holder, PodFacts
 
 _PARKS = frozenset({ClaimEnd.RELEASED, ClaimEnd.ABANDONED})
@@ -64,29 +66,38 @@ def follow(after: After, held: Held, profile: ProfileName, *, source: Source, le
         after.refill.add(profile)
 
 
-def confirm(tx: Tx, deps: Deps, after: After, held: Held) -> bool:
-    """The worker is hot: the lease starts and the request is answered. If its requester has gone, the worker is parked for its
-    org instead. False: the claim had ended meanwhile."""
+class Confirmed(StrEnum):
+    """What became of a worker that was made hot."""
+
+    SERVING = "serving"
+    GIVEN_BACK = "given_back"
+    FENCED = "fenced"
+
+
+def confirm(tx: Tx, deps: Deps, after: After, held: Held) -> Confirmed:
+    """The worker is hot: the lease starts and the request is answered. If its requester has gone, the worker is given back at once. Fenced:
+    the claim had ended meanwhile."""
     worker = workers.get_for_update(tx, held.worker_id)
     if worker is None or worker.claim_id != held.claim_id:
-        return False
+        return Confirmed.FENCED
     if worker.state is State.ACTIVATING:
         by = deps.by("activated")
         _must(workers.move(tx, workers.Fence.on(worker), State.HOT, by), worker, State.HOT)
         after.moved(worker.id, worker.state, State.HOT, by)
     claim = claims.start_lease(tx, held.claim_id)
     if claim is None:
-        return False
+        return Confirmed.FENCED
     if not claim.abandoned and requests.grant(tx, claim.request_pk, claim.id):
         after.answers.append(claim.request_pk)
         after.stamp.append(worker.id)
-        return True
+        return Confirmed.SERVING
     if requests.refuse(
         tx, claim.request_pk, RefusedAnswer(reason=Reason.CANCELLED, detail="released before it was hot")
     ):
         after.answers.append(claim.request_pk)
-    end(tx, deps, after, claim.id, ClaimEnd.ABANDONED)
-    return True
+    tainted = claim.release_condition == Condition.TAINTED
+    end(tx, deps, after, claim.id, ClaimEnd.TAINTED if tainted else ClaimEnd.ABANDONED)
+    return Confirmed.GIVEN_BACK
 
 
 def end(
@@ -101,6 +112,8 @@ def end(
     claim = claims.get(tx, claim_id)
     if claim is None or claim.ended_at is not None:
         return None
+    if claim.counted:
+        lock_org_shared(tx, claim.org)
     worker = workers.get_for_update(tx, claim.worker_id)
     ended = claims.end(tx, claim_id, why)
     if ended is None:

@@ -10,7 +10,7 @@ from pool.holding import begin
 from pool.ids import OrgId, ProfileName, RequestPk
 from pool.records import Claim, Request, Seen
 from pool.states import Outcome, Reason, RequestState, State
-from pool.store import Tx, lock_profile_shared, orgs, requests, workers
+from pool.store import Tx, lock_profile, lock_profile_shared, orgs, requests, workers
 from pool.store.workers import PodFacts
 
 _MOST_PER_CALL = 200
@@ -60,6 +60,7 @@ def rebind(tx: Tx, deps: Deps, after: After, pk: RequestPk, *, cause: str) -> No
             _tell(after, claim)
             return
         if request.wait_s > 0:
+            after.untaken.add(request.profile)
             return  # it waits on, until its deadline
     answer = RefusedAnswer(reason=Reason.ACTIVATION_FAILED, detail=cause, retry_after_s=5.0)
     if requests.refuse(tx, pk, answer):
@@ -67,10 +68,10 @@ def rebind(tx: Tx, deps: Deps, after: After, pk: RequestPk, *, cause: str) -> No
 
 
 def recheck(deps: Deps, after: After, profile: ProfileName) -> None:
-    """Somebody had a worker of this profile locked and did not take it: a waiter who sat down meanwhile could not see it. Either he is
-    seen here, or he sees the worker, since both take the profile's lock first."""
+    """Somebody had a worker of this profile locked and did not take it, or sat down to wait without the profile's lock: a waiter and a worker
+    may have missed each other. With the lock, whatever was freed or asked for before is seen here."""
     with deps.store.write() as tx:
-        lock_profile_shared(tx, profile)
+        lock_profile(tx, profile)
         if requests.anyone_waiting(tx, profile):
             match(tx, deps, after, profile)
 

@@ -49,8 +49,8 @@ def status(store: Store, settings: Settings) -> dict[str, Any]:
             for o in known
         },
         "waiting": [{**line, "since": instant(line["since"])} for line in lines],
-        "passes": {name: _pass(runs.get(name), at, period_s) for name, period_s in PERIODS_S.items()},
-        "beat_dark": _beat_is_dark(runs, at),
+        "passes": {name: _pass(runs.get(name), at, pool.began_at, name) for name in PERIODS_S},
+        "beat_dark": _beat_is_dark(runs, at, pool.began_at),
     }
 
 
@@ -59,33 +59,25 @@ def entry(e: Entry) -> dict[str, Any]:
     return {**asdict(e), "at": instant(e.at)}
 
 
-def _pass(row: passes.PassRow | None, at: datetime, period_s: float) -> dict[str, Any]:
-    if row is None:
-        return {
-            "period_s": period_s,
-            "age_s": None,
-            "outcome": None,
-            "holder": None,
-            "paused": False,
-            "dark": True,
-            "detail": None,
-        }
-    age_s = None if row.last_success_at is None else (at - row.last_success_at).total_seconds()
+def _pass(row: passes.PassRow | None, at: datetime, began_at: datetime, name: str) -> dict[str, Any]:
+    """One pass. Dark: no success for three periods, counted from the pool's beginning if there never was one."""
+    row = row or passes.PassRow(name=name)
+    silent_s = (at - (row.last_success_at or began_at)).total_seconds()
     return {
-        "period_s": period_s,
-        "age_s": age_s,
+        "period_s": PERIODS_S[name],
+        "age_s": None if row.last_success_at is None else silent_s,
         "outcome": row.last_outcome,
         "holder": row.holder,
         "paused": row.paused,
-        "dark": not row.paused and (age_s is None or age_s > 3 * period_s),
+        "dark": not row.paused and silent_s > 3 * PERIODS_S[name],
         "detail": row.last_detail,
     }
 
 
-def _beat_is_dark(runs: dict[str, passes.PassRow], at: datetime) -> bool:
+def _beat_is_dark(runs: dict[str, passes.PassRow], at: datetime, began_at: datetime) -> bool:
     """Nobody has even tried a pass for a while: ticks do not come."""
-    tried = [r.last_attempt_at for r in runs.values() if r.last_attempt_at is not None]
-    return not tried or (at - max(tried)).total_seconds() > 3 * min(PERIODS_S.values())
+    tried = max([began_at, *(r.last_attempt_at for r in runs.values() if r.last_attempt_at is not None)])
+    return (at - tried).total_seconds() > 6 * min(PERIODS_S.values())
 
 
 def _instant(at: datetime | None) -> str | None:

@@ -6,6 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from pool import logs
 from pool.errors import PoolError
 
 if TYPE_CHECKING:
@@ -18,13 +19,12 @@ def main(arguments: list[str]) -> None:
     if what == "worker":
         os.environ["WARMPOOL_RUN_ROLE"] = rest[0]
     from tasks.app import app
-    from tasks.reporting import set_up_logging
 
     if what == "worker":
         _prepare(app)
         _celery(_worker(rest[0], threads=app.threads, events=app.settings.pool.events))
     elif what == "beat":
-        set_up_logging()
+        logs.set_up()
         app.Beat(loglevel="INFO", quiet=True, schedule="").run()
     elif what == "flower":
         app.start(_flower(int(rest[0])))

@@ -10,11 +10,11 @@ import structlog
 from celery import bootsteps, signals
 from celery.worker.consumer import Consumer
 
-from pool import observing
+from pool import logs, observing
 from pool.errors import Transient
 from pool.passes import fallback
 from tasks.app import app
-from tasks.reporting import set_up_logging, touch
+from tasks.reporting import touch
 
 log = structlog.get_logger(__name__)
 
@@ -75,7 +75,7 @@ app.steps["consumer"].add(Liveness)
 
 @signals.setup_logging.connect
 def _logging(**_: Any) -> None:
-    set_up_logging()
+    logs.set_up()
 
 
 @signals.worker_init.connect

@@ -33,6 +33,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "org": ("pool.cli.orgs:app", "list orgs, change their caps, weights, floors and TTLs"),
     "passes": ("pool.cli.passes:list_app", "the passes with their age, holder and last result"),
     "pass": ("pool.cli.passes:app", "run, pause or resume one pass"),
+    "pause": ("pool.cli.passes:pause_app", "stop handing out workers"),
+    "resume": ("pool.cli.passes:resume_app", "hand out workers again"),
     "config": ("pool.cli.config:app", "check the configuration, show it, print an example"),
     "worker": ("pool.cli.components:worker_app", "run one Celery worker: acquire, fleet, bind or passes"),
     "beat": ("pool.cli.components:beat_app", "run beat, which sends the passes their ticks"),

@@ -16,6 +16,7 @@ from pool import config
 from pool.cli.app import new_app, settings_of
 from pool.cli.printing import JsonOption, as_json
 from pool.client import ClaimLost, Pool, Refused, Worker
+from pool.contract import instant
 
 acquire_app = new_app("Get a worker, and run a command with it.")
 release_app = new_app("Give a worker back.")
@@ -116,7 +117,7 @@ def _print(worker: Worker, *, json: bool) -> None:
         "pod": worker.pod,
         "endpoint": worker.endpoint,
         "token": worker.token,
-        "lease_expires_at": worker.lease_expires_at,
+        "lease_expires_at": instant(worker.lease_expires_at),
         "source": worker.source,
     }
     if json:

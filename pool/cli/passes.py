@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import logging
 from typing import Annotated
 
 import typer
@@ -14,6 +15,9 @@ from pool.periods import PERIODS_S
 
 list_app = new_app("The passes with their age, holder and last result.")
 app = new_app("Run, pause or resume one pass.")
+
+pause_app = new_app("Stop handing out workers.")
+resume_app = new_app("Hand out workers again.")
 
 Name = Annotated[str, typer.Argument(help=f"One of: {', '.join(PERIODS_S)}.")]
 
@@ -40,8 +44,11 @@ def run(
 ) -> None:
     """Run one pass now, here, under its lock."""
     _must_be_known(name)
+    from pool import logs
     from pool.passes import PASSES, run_once
     from tasks.app import app as celery
+
+    logs.set_up(logging.WARNING)
 
     settings = settings_of(context)
 
@@ -62,6 +69,29 @@ def pause(context: typer.Context, name: Name) -> None:
 def resume(context: typer.Context, name: Name) -> None:
     """Let a paused pass run again."""
     _set_paused(context, name, paused=False)
+
+
+@pause_app.command()
+def pause_pool(context: typer.Context) -> None:
+    """Stop handing out workers: acquires are refused with `paused`. Claims that live go on, and so do the passes."""
+    _set_pool_paused(context, paused=True)
+
+
+@resume_app.command()
+def resume_pool(context: typer.Context) -> None:
+    """Hand out workers again."""
+    _set_pool_paused(context, paused=False)
+
+
+def _set_pool_paused(context: typer.Context, *, paused: bool) -> None:
+    from pool import wiring
+    from pool.store import orgs
+
+    store = wiring.open_store(settings_of(context))
+    with store.write() as tx:
+        orgs.pause(tx, paused=paused)
+    store.close()
+    print(f"the pool is {'paused' if paused else 'handing out workers'}")
 
 
 def _set_paused(context: typer.Context, name: str, *, paused: bool) -> None:

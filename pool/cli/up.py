@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -126,8 +127,9 @@ class _Run:
         """Pods in a cluster stay: they belong to the table, not to this machine."""
         if self.settings.pool.driver != "local":
             return ""
-        from pool import settling, wiring
+        from pool import logs, settling, wiring
 
+        logs.set_up(logging.WARNING)
         try:
             deps = wiring.build(self.settings, broker=wiring.NobodyListens(), role="up")
         except PoolError:  # it never came as far as a database: there may be pods all the same

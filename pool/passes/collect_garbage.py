@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from pool.passes.running import Pass, Run
@@ -34,16 +35,27 @@ def run(run: Run) -> None:
 
 
 def _drop(run: Run, what: str, batch: Callable[[Tx], int]) -> None:
-    if run.dry_run:
-        return
     for _ in range(BATCHES_PER_RUN):
         run.must_go_on()
-        with run.deps.store.write() as tx:
-            dropped = batch(tx)
+        dropped = _one_batch(run, batch)
         run.did(f"{what}_dropped", dropped)
-        if dropped < run.limit:
+        if dropped < run.limit or run.dry_run:
             return
     run.overflowed = True
+
+
+def _one_batch(run: Run, batch: Callable[[Tx], int]) -> int:
+    """A dry run does it, too, and takes it back."""
+    dropped = 0
+    with contextlib.suppress(_TakenBack), run.deps.store.write() as tx:
+        dropped = batch(tx)
+        if run.dry_run:
+            raise _TakenBack
+    return dropped
+
+
+class _TakenBack(Exception):
+    """Ends a transaction without keeping it."""
 
 
 COLLECT_GARBAGE = Pass(name="collect_garbage", run=run)

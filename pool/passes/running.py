@@ -17,7 +17,7 @@ from pool.deps import Deps
 from pool.drivers.port import Listing
 from pool.errors import PoolError, StaleView, Transient
 from pool.locks import Lease
-from pool.periods import PERIODS_S, lock_ttl_s
+from pool.periods import PERIODS_S, lock_ttl_s, not_within_s
 from pool.store import passes
 
 log = structlog.get_logger(__name__)
@@ -107,7 +107,7 @@ def _under_lock(
     deps: Deps, what: Pass, lease: Lease, *, dry_run: bool, stopping: Callable[[], bool]
 ) -> dict[str, Any]:
     with deps.store.write() as tx:
-        due = dry_run or passes.attempt(tx, what.name, deps.who, not_within_s=what.period_s / 2)
+        due = dry_run or passes.attempt(tx, what.name, deps.who, not_within_s=not_within_s(what.name))
     if not due:
         return _report(deps, what, "not_due")
     run = Run(deps=deps, name=what.name, dry_run=dry_run, still_ours=lambda: lease.held() and not stopping())

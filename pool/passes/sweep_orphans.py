@@ -110,10 +110,7 @@ def _stamped(run: Run, pods: Sequence[Pod]) -> None:
         word = run.deps.driver.word(pod)
         if word is not Word.UNUSED:
             run.did("orphan_held")
-            with run.deps.store.write() as tx:
-                suspects.note(
-                    tx, Kind.STAMPED_POD, pod.uid, f"pod {pod.name} has no row and says it is {word}: held"
-                )
+            _report_held(run, pod, word)
             log.warning("orphan_held", pod=pod.name, word=str(word))
         elif run.acts("orphan_deleted"):
             log.info("orphan_deleted", pod=pod.name, age_s=pod.age_s, stamped=True)

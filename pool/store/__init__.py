@@ -1,5 +1,25 @@
 """The durable table of the pool: the only room that knows SQL. A file a table; every write is fenced."""
 
-from pool.store.engine import Store, Tx, connect, lock_profile, lock_profile_shared, lock_reconcile, now
+from pool.store.engine import (
+    Store,
+    Tx,
+    connect,
+    lock_org,
+    lock_org_shared,
+    lock_profile,
+    lock_profile_shared,
+    lock_reconcile,
+    now,
+)
 
-__all__ = ["Store", "Tx", "connect", "lock_profile", "lock_profile_shared", "lock_reconcile", "now"]
+__all__ = [
+    "Store",
+    "Tx",
+    "connect",
+    "lock_org",
+    "lock_org_shared",
+    "lock_profile",
+    "lock_profile_shared",
+    "lock_reconcile",
+    "now",
+]

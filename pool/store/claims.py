@@ -79,10 +79,10 @@ def ask_release(tx: Tx, claim_id: ClaimId, condition: str) -> bool:
     return tx.execute(statement).rowcount == 1
 
 
-def abandon(tx: Tx, claim_id: ClaimId) -> bool:
-    """Its requester has gone before the worker was hot."""
-    statement = update(C).where(C.c.id == claim_id, C.c.ended_at.is_(None)).values(abandoned=True)
-    return tx.execute(statement).rowcount == 1
+def abandon(tx: Tx, claim_id: ClaimId, condition: str) -> bool:
+    """Its requester has gone before the worker was hot, and left it in this condition."""
+    statement = update(C).where(C.c.id == claim_id, C.c.ended_at.is_(None))
+    return tx.execute(statement.values(abandoned=True, release_condition=condition)).rowcount == 1
 
 
 def unfinished_releases(tx: Tx, *, limit: int) -> list[Claim]:

@@ -23,5 +23,5 @@ def statements(backend: str) -> list[str]:
     return [
         *made,
         "INSERT INTO clock (id, shift_s) VALUES (1, 0)",
-        f"INSERT INTO pool (id, live, lane_open_since, canary_at) VALUES (1, 0, {now}, {now})",
+        f"INSERT INTO pool (id, live, lane_open_since, canary_at, began_at) VALUES (1, 0, {now}, {now}, {now})",
     ]

@@ -86,6 +86,18 @@ def lock_profile(tx: Tx, profile: str) -> None:
         tx.execute(text("SELECT pg_advisory_xact_lock(hashtextextended(:k, 7))"), {"k": profile})
 
 
+def lock_org_shared(tx: Tx, org: str) -> None:
+    """Taken by whoever ends a claim that counts toward a cap: the same bargain as the profile's lock, for the slot it frees."""
+    if tx.dialect.name == "postgresql":
+        tx.execute(text("SELECT pg_advisory_xact_lock_shared(hashtextextended(:k, 9))"), {"k": org})
+
+
+def lock_org(tx: Tx, org: str) -> None:
+    """Taken by whoever is about to wait at his org's cap."""
+    if tx.dialect.name == "postgresql":
+        tx.execute(text("SELECT pg_advisory_xact_lock(hashtextextended(:k, 9))"), {"k": org})
+
+
 def lock_reconcile(tx: Tx, profile: str) -> None:
     """Two runs that count demand and make slots for it go one after the other."""
     if tx.dialect.name == "postgresql":

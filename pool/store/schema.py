@@ -51,6 +51,7 @@ pool = Table(
     Column("paused", Boolean(create_constraint=False), nullable=False, server_default=false()),
     Column("lane_open_since", Instant, nullable=False),
     Column("canary_at", Instant, nullable=False),
+    Column("began_at", Instant, nullable=False),
 )
 
 orgs = Table(

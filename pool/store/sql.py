@@ -51,11 +51,12 @@ class JsonText(TypeDecorator[Any]):
         return None if value is None else json.loads(value)
 
 
-class now(ColumnElement[datetime]):  # noqa: N801 - reads as SQL
+class now(FunctionElement[datetime]):  # noqa: N801 - reads as SQL
     """The database's clock, which tests may shift (`clock.shift_s`). A scalar subquery, so that it is read once per
     statement and an index can be searched with it."""
 
     type = Instant()
+    name = "now"
     inherit_cache = True
 
 

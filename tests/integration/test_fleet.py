@@ -193,6 +193,29 @@ def test_a_worker_abandoned_in_activation_goes_to_the_orgs_next_waiter(world: Wo
     assert world.broker.answers_for("next")[0]["worker_id"] == worker
 
 
+def test_a_claim_released_before_it_is_hot_goes_to_the_orgs_next_waiter(world: World) -> None:
+    _activating(world)
+    world.profile(warm_target=0, activation_path="/activate")
+    (worker,) = world.warm(1)
+    world.acquire("acme", task_id="gone", wait_s=30)
+    ((_, given),) = [m for m in world.broker.sent if m[0] == "pool.activate"]
+    world.acquire("acme", task_id="next", wait_s=30)
+    assert world.release(given["claim_id"]) == "released"
+    world.deliver("pool.activate")
+    assert world.broker.answers_for("next")[0]["worker_id"] == worker
+    assert world.broker.answers_for("gone")[0]["reason"] == "cancelled"
+
+
+def test_a_claim_released_as_tainted_before_it_is_hot_retires_its_worker(world: World) -> None:
+    _activating(world)
+    (worker,) = world.warm(1)
+    world.acquire("acme", task_id="gone", wait_s=30)
+    ((_, given),) = [m for m in world.broker.sent if m[0] == "pool.activate"]
+    assert world.release(given["claim_id"], "tainted") == "released"
+    world.deliver("pool.activate")
+    assert world.state_of(worker) is State.DRAINING
+
+
 def test_a_late_activation_of_an_ended_claim_does_nothing(world: World) -> None:
     _activating(world)
     (worker,) = world.warm(1)

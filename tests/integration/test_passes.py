@@ -744,6 +744,7 @@ def test_a_broken_promise_in_a_pass_is_recorded_and_raised(world: World) -> None
 
 
 def _something_of_everything(world: World) -> None:
+    """Work for every pass."""
     world.profile("big", warm_target=0)
     world.profile(warm_target=2)
     world.configure(headroom=1)
@@ -752,6 +753,8 @@ def _something_of_everything(world: World) -> None:
     world.granted("bolt")
     world.waits("cats", profile="big", wait_s=5)
     world.driver.secrets["w-gone"] = "s"
+    world.driver.words[_pod(world, "w-held", stamped=True)] = Word.BUSY
+    world.run_pass("sweep_orphans")
     _pod(world, "w-orphan")
     world.refused("dogs", profile="big")
     world.driver.pods.pop(next(w.id for w in world.workers(State.IDLE)), None)

@@ -87,6 +87,7 @@ CREATE TABLE pool (
 	paused BOOLEAN DEFAULT false NOT NULL, 
 	lane_open_since TIMESTAMP WITH TIME ZONE NOT NULL, 
 	canary_at TIMESTAMP WITH TIME ZONE NOT NULL, 
+	began_at TIMESTAMP WITH TIME ZONE NOT NULL, 
 	PRIMARY KEY (id)
 )
 ;;
@@ -304,4 +305,4 @@ END $$
 ;;
 INSERT INTO clock (id, shift_s) VALUES (1, 0)
 ;;
-INSERT INTO pool (id, live, lane_open_since, canary_at) VALUES (1, 0, (SELECT clock_timestamp() + make_interval(secs => shift_s) FROM clock), (SELECT clock_timestamp() + make_interval(secs => shift_s) FROM clock))
+INSERT INTO pool (id, live, lane_open_since, canary_at, began_at) VALUES (1, 0, (SELECT clock_timestamp() + make_interval(secs => shift_s) FROM clock), (SELECT clock_timestamp() + make_interval(secs => shift_s) FROM clock), (SELECT clock_timestamp() + make_interval(secs => shift_s) FROM clock))

@@ -87,6 +87,7 @@ CREATE TABLE pool (
 	paused BOOLEAN DEFAULT 0 NOT NULL, 
 	lane_open_since TEXT NOT NULL, 
 	canary_at TEXT NOT NULL, 
+	began_at TEXT NOT NULL, 
 	PRIMARY KEY (id)
 )
 ;;
@@ -235,4 +236,4 @@ CREATE TRIGGER workers_journal_update AFTER UPDATE ON workers WHEN NEW.state <> 
 ;;
 INSERT INTO clock (id, shift_s) VALUES (1, 0)
 ;;
-INSERT INTO pool (id, live, lane_open_since, canary_at) VALUES (1, 0, (SELECT strftime('%Y-%m-%dT%H:%M:%fZ', 'now', shift_s || ' seconds') FROM clock), (SELECT strftime('%Y-%m-%dT%H:%M:%fZ', 'now', shift_s || ' seconds') FROM clock))
+INSERT INTO pool (id, live, lane_open_since, canary_at, began_at) VALUES (1, 0, (SELECT strftime('%Y-%m-%dT%H:%M:%fZ', 'now', shift_s || ' seconds') FROM clock), (SELECT strftime('%Y-%m-%dT%H:%M:%fZ', 'now', shift_s || ' seconds') FROM clock), (SELECT strftime('%Y-%m-%dT%H:%M:%fZ', 'now', shift_s || ' seconds') FROM clock))

@@ -1,0 +1,54 @@
+"""Processes that end with the one that started them, also if that is killed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+_TIED = shutil.which("setpriv")
+
+
+class Children:
+    """Starts processes and forgets none."""
+
+    def __init__(self) -> None:
+        # Linux ends a tied child with the thread that started it, so one thread starts them all and outlives them.
+        self._starter = ThreadPoolExecutor(1, thread_name_prefix="children")
+        self._running: set[subprocess.Popen[bytes]] = set()
+
+    def start(
+        self, argv: Sequence[str | Path], *, log: Path, env: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start one; what it says goes to the log."""
+        return self._starter.submit(self._start, argv, log, env).result()
+
+    def _start(
+        self, argv: Sequence[str | Path], log: Path, env: Mapping[str, str] | None
+    ) -> subprocess.Popen[bytes]:
+        words = [str(word) for word in argv]
+        tied = [_TIED, "--pdeathsig", "KILL", "--", *words] if _TIED else words
+        with log.open("ab") as output:
+            child = subprocess.Popen(
+                tied, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=log.parent
+            )
+        self._running.add(child)
+        return child
+
+    def kill(self, child: subprocess.Popen[bytes]) -> None:
+        """End one as a crash would."""
+        child.kill()
+        child.wait()
+        self._running.discard(child)
+
+    def forget(self, child: subprocess.Popen[bytes]) -> None:
+        """It has ended by itself."""
+        self._running.discard(child)
+
+    def close(self) -> None:
+        """End all."""
+        for child in tuple(self._running):
+            self.kill(child)
+        self._starter.shutdown()
