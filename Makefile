@@ -55,7 +55,7 @@ test-kube: $(STAMP) ## run the tests against a real Kubernetes API server
 
 lock: ## choose the newest packages that fit pyproject.toml (needs uv)
 	@command -v $(UV) >/dev/null || { echo "make: no uv: install it, or set UV" >&2; exit 1; }
-	@$(UV) pip compile --quiet pyproject.toml --extra embedded --group dev --universal --generate-hashes \
+	@$(UV) pip compile --quiet pyproject.toml --extra embedded --extra kubernetes --group dev --universal --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --upgrade --custom-compile-command "make lock" -o requirements.lock
 
 clean: ## remove what can be made again; data directories stay

@@ -10,7 +10,11 @@ from typing import Any
 
 from pool.settings import Profile
 
-_SHAPING = ("image", "command", "env", "cpu_millicores", "memory_mib", "port", "grace_s")
+_SHAPING = (
+    "image", "command", "env", "cpu_millicores", "memory_mib", "port", "grace_s", "service_account",
+    "own_service_account", "run_as_user", "node_selector", "tolerations", "affinity", "runtime_class",
+    "priority_class", "readiness_path", "volumes", "mounts", "pod_labels", "pod_annotations",
+)  # fmt: skip
 _PLACEHOLDER = re.compile(r"\{(org|claim_id|worker_id|values\.[A-Za-z0-9_.-]+)\}")
 # Wider, so that a misspelt one is noticed.
 _PLACEHOLDER_LIKE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]*)\}")

@@ -11,7 +11,7 @@ from pool.ids import ProfileName
 from pool.periods import PERIODS_S
 from pool.settings import Settings
 from pool.states import LIVE, State
-from pool.store import Store, breakers, now, orgs, passes, requests, workers
+from pool.store import Store, breakers, now, orgs, passes, requests, suspects, workers
 from pool.store.journal import Entry
 
 
@@ -26,6 +26,7 @@ def status(store: Store, settings: Settings) -> dict[str, Any]:
         held = orgs.live_claims(tx)
         lines = requests.waiting(tx)
         runs = passes.every(tx)
+        suspected = suspects.every(tx)
     names = sorted({*map(ProfileName, settings.profiles), *(p for p, _ in counts)})
     return {
         "at": instant(at),
@@ -50,6 +51,7 @@ def status(store: Store, settings: Settings) -> dict[str, Any]:
         },
         "waiting": [{**line, "since": instant(line["since"])} for line in lines],
         "passes": {name: _pass(runs.get(name), at, pool.began_at, name) for name in PERIODS_S},
+        "suspects": [{"kind": k, "subject": s, "runs": n, "detail": d} for k, s, n, d in suspected],
         "beat_dark": _beat_is_dark(runs, at, pool.began_at),
     }
 

@@ -91,6 +91,46 @@ class Profile:
     probe_path: str = _opt("", "GET that must answer 2xx; empty: the driver's word is enough")
     grace_s: int = _opt(600, "a worker told to end may finish its sessions for so long", least=0)
 
+    # What only the Kubernetes driver looks at.
+    service_account: str = _opt("", "ServiceAccount of its pods; empty: the namespace's default")
+    own_service_account: bool = _opt(default=False, doc="each pod has a ServiceAccount of its own instead")
+    run_as_user: int | None = _opt(
+        None, "user id of its containers, where the image names none by number", least=1
+    )
+    node_selector: Mapping[str, str] = _opt({}, "labels that its nodes must have")
+    tolerations: tuple[Mapping[str, Any], ...] = _opt(
+        (), "taints that it may stand beside, as Kubernetes writes them; each names its key"
+    )
+    affinity: Mapping[str, Any] = _opt({}, "affinity, as Kubernetes writes it")
+    runtime_class: str = _opt("", "RuntimeClass of its pods; empty: the cluster's default")
+    priority_class: str = _opt("", "PriorityClass of its pods; empty: [kubernetes] says")
+    readiness_path: str = _opt("/healthz", "GET that answers 2xx once a pod is ready; empty: ready when running")
+    volumes: tuple[Mapping[str, Any], ...] = _opt((), "extra volumes, as Kubernetes writes them")
+    mounts: tuple[Mapping[str, Any], ...] = _opt((), "where they are mounted, as Kubernetes writes it")
+    pod_labels: Mapping[str, str] = _opt({}, "extra labels of its pods")
+    pod_annotations: Mapping[str, str] = _opt({}, "extra annotations of its pods")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubernetesSettings:
+    """Where pods are made if the driver is `kubernetes`. `[kubernetes]` in the file, `WARMPOOL_KUBERNETES_<NAME>` in the environment."""
+
+    namespace: str = _opt("", "namespace of the workers; empty: our own pod's, else the context's")
+    kubeconfig: str = _opt("", "path of a kubeconfig; empty: our own pod's account, else the usual place")
+    context: str = _opt("", "context of the kubeconfig; empty: its current one")
+    qps: int = _opt(50, "calls a second that one process makes at most, over time", least=1, most=10_000)
+    burst: int = _opt(100, "calls that it may make at once after a quiet time", least=1, most=10_000)
+    relist_s: int = _opt(300, "the pod cache is filled anew so often, whatever the watch says", least=10)
+    anchor: str = _opt(
+        "warmpool-anchor", "ConfigMap that owns all pods and names this pool; deleting it deletes them"
+    )
+    pull_secrets: tuple[str, ...] = _opt((), "Secrets with which images are pulled")
+    worker_priority_class: str = _opt("", "PriorityClass of workers, 0 or more; empty: the cluster's default")
+    placeholder_priority_class: str = _opt(
+        "warmpool-placeholder", "PriorityClass of headroom's placeholders, -10; it must exist"
+    )
+    placeholder_image: str = _opt("", "image that does nothing; empty: the profile's own, told to sleep")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrgDefaults:
@@ -111,6 +151,7 @@ class Settings:
     pool: PoolSettings = field(default_factory=PoolSettings)
     profiles: Mapping[str, Profile] = field(default_factory=lambda: {"default": Profile()})
     orgs: Mapping[str, OrgDefaults] = field(default_factory=dict)
+    kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
     orgs_auto_create: bool = _opt(default=True, doc="an org that nobody has named is made when it first asks")
 
     def ttl_s(self, profile: Profile, *, call: int | None, org: int | None) -> int:

@@ -93,6 +93,7 @@ def worries(seen: dict[str, Any]) -> list[str]:
         f"pass {name} is dark" for name, p in seen["passes"].items() if p["dark"] and not seen["beat_dark"]
     ]
     found += [f"profile {name}: {p['trouble']}" for name, p in seen["profiles"].items() if p["trouble_until"]]
+    found += [s["detail"] for s in seen["suspects"] if s["detail"].endswith(": held")]
     return found + (["the pool is paused"] if seen["pool"]["paused"] else [])
 
 

@@ -21,9 +21,9 @@ _SERVICE_LINKS = re.compile(
 )
 
 
-def variable(field: str) -> str:
-    """The variable of a pool setting."""
-    return PREFIX + field.upper()
+def variable(field: str, section: str = "pool") -> str:
+    """The variable of a setting of the pool, or of another section."""
+    return PREFIX + ("" if section == "pool" else f"{section.upper()}_") + field.upper()
 
 
 def is_mistake(name: str, settings: frozenset[str]) -> bool:

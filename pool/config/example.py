@@ -9,10 +9,10 @@ from typing import Any
 
 from pool.config.environment import ORGS_AUTO_CREATE, variable
 from pool.config.kinds import KINDS, Taker
-from pool.config.parsing import ORG, POOL, PROFILE, SECRETS
+from pool.config.parsing import KUBERNETES, ORG, POOL, PROFILE, SECRETS
 from pool.config.rules import redacted
 from pool.config.wording import dotted
-from pool.settings import OrgDefaults, PoolSettings, Profile, Settings
+from pool.settings import KubernetesSettings, OrgDefaults, PoolSettings, Profile, Settings
 
 _HEAD = """\
 # warmpool.toml: every setting with its default. Written by `warmpool config example`.
@@ -22,7 +22,7 @@ _HEAD = """\
 
 """
 # What a setting looks like whose default is to have none.
-_WHERE_NONE = {"hot_idle_ttl_s": 60, "activation_budget_s": 30}
+_WHERE_NONE = {"hot_idle_ttl_s": 60, "activation_budget_s": 30, "run_as_user": 65_532}
 _URLS = frozenset({"database_url", "broker_url"})
 
 
@@ -35,6 +35,13 @@ def _lines() -> Iterator[str]:
     yield "[pool]"
     yield f"# Each of these is also an environment variable, which wins: {variable('max_workers')} and so on."
     yield from _section(PoolSettings, POOL)
+    yield from (
+        "",
+        "",
+        f"# The cluster, for the driver kubernetes. {variable('namespace', 'kubernetes')} and so on win.",
+        "[kubernetes]",
+    )
+    yield from _section(KubernetesSettings, KUBERNETES)
     yield from (
         "",
         "",
@@ -80,7 +87,12 @@ def in_force(settings: Settings) -> dict[str, Any]:
     pool = {name: _unsecret(name, value) for name, value in asdict(settings.pool).items()}
     profiles = {name: _plain(profile, PROFILE) for name, profile in settings.profiles.items()}
     orgs = {name: _plain(org, ORG) for name, org in settings.orgs.items()}
-    return {"pool": pool, "profiles": profiles, "orgs": {"auto_create": settings.orgs_auto_create, **orgs}}
+    return {
+        "pool": pool,
+        "kubernetes": asdict(settings.kubernetes),
+        "profiles": profiles,
+        "orgs": {"auto_create": settings.orgs_auto_create, **orgs},
+    }
 
 
 def _plain(thing: Profile | OrgDefaults, known: Mapping[str, Taker]) -> dict[str, Any]:

@@ -146,6 +146,17 @@ def _json_wrongs(value: object, takes: str) -> Iterator[Wrong]:
     yield from _unjsonable(value, ())
 
 
+def _tables_wrongs(value: object, takes: str) -> Iterator[Wrong]:
+    if not isinstance(value, list | tuple):
+        yield Wrong(given=value, takes=takes)
+        return
+    for index, item in enumerate(value):
+        if isinstance(item, Mapping):
+            yield from _unjsonable(item, (str(index),))
+        else:
+            yield Wrong(path=(str(index),), given=item, takes="a table")
+
+
 def _unjsonable(node: object, path: tuple[str, ...]) -> Iterator[Wrong]:
     if len(path) > MOST_DEEP:
         yield Wrong(given=node, takes=f"a table that nests at most {MOST_DEEP} deep")
@@ -174,7 +185,13 @@ KINDS: dict[object, Kind] = {
     ),
     float: Kind(takes="a number", wrongs=_unless(_is_number), keep=float),
     str: Kind(takes="text on one line", wrongs=_unless(_is_line)),
-    tuple[str, ...]: Kind(takes="a list of texts", wrongs=_list_wrongs, keep=tuple),
+    tuple[str, ...]: Kind(
+        takes="a list of texts",
+        wrongs=_list_wrongs,
+        keep=tuple,
+        from_text=lambda text: [part.strip() for part in text.split(",") if part.strip()],
+    ),
+    tuple[Mapping[str, Any], ...]: Kind(takes="a list of tables", wrongs=_tables_wrongs, keep=tuple),
     Mapping[str, str]: Kind(takes="a table of texts", wrongs=_table_wrongs, keep=dict),
     Mapping[str, Any]: Kind(takes="a table", wrongs=_json_wrongs, keep=dict),
 }

@@ -19,16 +19,17 @@ from pool.config.kinds import KINDS, Taker, Wrong, takers
 from pool.config.lines import Path, lines_of
 from pool.config.rules import ORG_NAME, ORG_NAME_TAKES, PROFILE_NAME, PROFILE_NAME_TAKES, RULES
 from pool.config.wording import did_you_mean, dotted, one_line, shown
-from pool.settings import OrgDefaults, PoolSettings, Profile, Settings
+from pool.settings import KubernetesSettings, OrgDefaults, PoolSettings, Profile, Settings
 
-T = TypeVar("T", PoolSettings, Profile, OrgDefaults)
+T = TypeVar("T", PoolSettings, KubernetesSettings, Profile, OrgDefaults)
 Table = Mapping[str, Any]
 
 POOL = takers(PoolSettings)
+KUBERNETES = takers(KubernetesSettings)
 PROFILE = {name: taker for name, taker in takers(Profile).items() if name != "name"}
 ORG = takers(OrgDefaults)
-HOMES = {"[pool]": POOL, "[profiles.NAME]": PROFILE, "[orgs.NAME]": ORG}
-SECTIONS = ("pool", "profiles", "orgs")
+HOMES = {"[pool]": POOL, "[kubernetes]": KUBERNETES, "[profiles.NAME]": PROFILE, "[orgs.NAME]": ORG}
+SECTIONS = ("pool", "kubernetes", "profiles", "orgs")
 SECRETS = frozenset({"master_key"})
 
 _AT_LINE = re.compile(r" \(at line (\d+), column (\d+)\)$")
@@ -48,9 +49,11 @@ def parse(text: str, file: str, env: Mapping[str, str]) -> Report:
     found = Findings()
     doc = _document(text, file, found)
     readable = not found.problems
-    pool, spoilt = _pool(doc, env, found)
+    pool, spoilt = _section(doc, env, ("pool", PoolSettings, POOL), found)
+    kubernetes, _ = _section(doc, env, ("kubernetes", KubernetesSettings, KUBERNETES), found)
     settings = Settings(
         pool=pool,
+        kubernetes=kubernetes,
         profiles=_profiles(doc, found),
         orgs=_orgs(doc, found),
         orgs_auto_create=_auto_create(doc, env, found),
@@ -81,14 +84,17 @@ def _document(text: str, file: str, found: Findings) -> Document:
     return Document(file=file, data={}, lines={})
 
 
-def _pool(doc: Document, env: Mapping[str, str], found: Findings) -> tuple[PoolSettings, frozenset[str]]:
-    """The pool's settings, and the names of those that were given wrongly."""
-    givens = _in_table(doc, ("pool",), doc.data.get("pool", {}), found)
-    for name, taker in POOL.items():
-        if (text := env.get(variable(name))) is not None:
-            givens[name] = Given(name=variable(name), value=taker.kind.from_text(text))
-    fitting = _fitting(PoolSettings, POOL, givens, found)
-    return PoolSettings(**fitting), frozenset(givens.keys() - fitting.keys())
+def _section(
+    doc: Document, env: Mapping[str, str], what: tuple[str, type[T], Mapping[str, Taker]], found: Findings
+) -> tuple[T, frozenset[str]]:
+    """A section that stands once, the environment over it, and the names of its settings that were given wrongly."""
+    section, cls, known = what
+    givens = _in_table(doc, (section,), doc.data.get(section, {}), found)
+    for name, taker in known.items():
+        if (text := env.get(variable(name, section))) is not None:
+            givens[name] = Given(name=variable(name, section), value=taker.kind.from_text(text))
+    fitting = _fitting(cls, known, givens, found)
+    return cls(**fitting), frozenset(givens.keys() - fitting.keys())
 
 
 def _profiles(doc: Document, found: Findings) -> dict[str, Profile]:
@@ -194,10 +200,12 @@ def _unknown_sections(doc: Document, found: Findings) -> None:
 
 
 def _mistaken_variables(env: Mapping[str, str], found: Findings) -> None:
-    settings = frozenset(variable(name) for name in POOL)
+    known = [variable(name) for name in POOL] + [variable(name, "kubernetes") for name in KUBERNETES]
+    settings = frozenset(known)
     for name in sorted(env):
         if is_mistake(name, settings):
-            hint = _hint(name.removeprefix(PREFIX).lower(), None, POOL)
+            words = [word.removeprefix(PREFIX).lower() for word in known]
+            hint = _hint(name.removeprefix(PREFIX).lower(), None, words)
             found.add(ENVIRONMENT, f"{dotted((name,))} is not a setting{hint}")
 
 

@@ -11,7 +11,7 @@ from pool.config.environment import CONFIG, variable
 from pool.config.parsing import Report, parse
 from pool.config.wording import one_line
 from pool.errors import ConfigInvalid
-from pool.settings import PoolSettings, Settings
+from pool.settings import KubernetesSettings, PoolSettings, Settings
 
 FILE_NAME = "warmpool.toml"
 _SQLITE = "sqlite:///"
@@ -47,8 +47,9 @@ def examine(path: Path | None = None, env: Mapping[str, str] = os.environ) -> Re
     if source.problem:
         return replace(report, problems=[source.problem, *report.problems])
     home = source.path.absolute().parent if source.path else Path.cwd()
-    settings = replace(report.settings, pool=_rooted(report.settings.pool, home, env))
-    return replace(report, settings=settings)
+    found = report.settings
+    kubernetes = _rooted_kubernetes(found.kubernetes, home, env)
+    return replace(report, settings=replace(found, pool=_rooted(found.pool, home, env), kubernetes=kubernetes))
 
 
 def chosen(path: Path | None, env: Mapping[str, str]) -> Path | None:
@@ -97,3 +98,10 @@ def _rooted(pool: PoolSettings, home: Path, env: Mapping[str, str]) -> PoolSetti
         url = f"{_SQLITE}{root('database_url') / url.removeprefix(_SQLITE)}"
     data_dir = root("data_dir") / os.path.expanduser(pool.data_dir)  # noqa: PTH111 - Path's raises without a home
     return replace(pool, data_dir=str(data_dir), database_url=url)
+
+
+def _rooted_kubernetes(given: KubernetesSettings, home: Path, env: Mapping[str, str]) -> KubernetesSettings:
+    if not given.kubeconfig:
+        return given
+    root = Path.cwd() if variable("kubeconfig", "kubernetes") in env else home
+    return replace(given, kubeconfig=str(root / os.path.expanduser(given.kubeconfig)))  # noqa: PTH111

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from pool.config import podrules
 from pool.config.kinds import Wrong
-from pool.settings import OrgDefaults, PoolSettings, Profile
+from pool.settings import KubernetesSettings, OrgDefaults, PoolSettings, Profile
 
 Rule = Callable[[Any], Iterator[Wrong]]
 
@@ -128,5 +129,20 @@ RULES: dict[tuple[type, str], Rule] = {
     (Profile, "env"): _env,
     (Profile, "activation_path"): _url_path,
     (Profile, "probe_path"): _url_path,
+    (Profile, "service_account"): podrules.object_name,
+    (Profile, "node_selector"): podrules.selector,
+    (Profile, "tolerations"): podrules.tolerations,
+    (Profile, "runtime_class"): podrules.object_name,
+    (Profile, "priority_class"): podrules.object_name,
+    (Profile, "readiness_path"): _url_path,
+    (Profile, "volumes"): podrules.volumes,
+    (Profile, "mounts"): podrules.mounts,
+    (Profile, "pod_labels"): podrules.labels,
+    (Profile, "pod_annotations"): podrules.annotations,
+    (KubernetesSettings, "namespace"): podrules.namespace,
+    (KubernetesSettings, "anchor"): podrules.anchor,
+    (KubernetesSettings, "pull_secrets"): podrules.object_names,
+    (KubernetesSettings, "worker_priority_class"): podrules.object_name,
+    (KubernetesSettings, "placeholder_priority_class"): podrules.object_name,
     (OrgDefaults, "values"): _values,
 }

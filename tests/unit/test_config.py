@@ -16,12 +16,12 @@ from pool import config
 from pool.config.environment import is_mistake, variable
 from pool.config.example import as_toml, example, in_force, toml
 from pool.config.kinds import Taker
-from pool.config.parsing import ORG, POOL, PROFILE, Report, parse
+from pool.config.parsing import KUBERNETES, ORG, POOL, PROFILE, Report, parse
 from pool.errors import ConfigInvalid
 from pool.settings import PoolSettings, Settings
 
 ROOT = Path(__file__).parents[2]
-SECTIONS = [("pool", POOL), ("profiles.default", PROFILE), ("orgs.acme", ORG)]
+SECTIONS = [("pool", POOL), ("kubernetes", KUBERNETES), ("profiles.default", PROFILE), ("orgs.acme", ORG)]
 EVERY = [
     pytest.param(section, name, taker, id=f"{section}.{name}")
     for section, known in SECTIONS
@@ -101,11 +101,15 @@ def test_the_environment_wins_over_the_file() -> None:
         WARMPOOL_EVENTS="off",
         WARMPOOL_DRIVER="kubernetes",
         WARMPOOL_ORGS_AUTO_CREATE="0",
+        WARMPOOL_KUBERNETES_QPS="7",
+        WARMPOOL_KUBERNETES_PULL_SECRETS="one, two",
     )
     assert report.problems == []
     pool = report.settings.pool
     assert (pool.max_workers, pool.events, pool.driver) == (5, False, "kubernetes")
     assert not report.settings.orgs_auto_create
+    assert report.settings.kubernetes.qps == 7
+    assert report.settings.kubernetes.pull_secrets == ("one", "two")
 
 
 def test_a_wrong_line_under_a_right_variable_does_not_count() -> None:
@@ -174,6 +178,36 @@ WRONG_LINES = [
         "[profiles.x.activation_payload" + ".a" * 5000 + "]",
         1,
         "profiles.x.activation_payload is a table; it takes a table that nests",
+    ),
+    ("[kubernetes]\nnamespace = 'A b'", 2, 'kubernetes.namespace is "A b"; it takes 1 to 63 of'),
+    ("[kubernetes]\nanchor = ''", 2, 'kubernetes.anchor is ""; it takes 1 to 63 of'),
+    ("[kubernetes]\npull_secrets = ['A']", 2, 'kubernetes.pull_secrets.0 is "A"; it takes a name of'),
+    ("[kubernetes]\nname_space = 'x'", 2, "kubernetes.name_space is not a setting; did you mean namespace?"),
+    (
+        "[profiles.x]\ntolerations = [{ operator = 'Exists' }]",
+        2,
+        "profiles.x.tolerations.0 is a table; it takes a toleration that names its key",
+    ),
+    ("[profiles.x]\ntolerations = [1]", 2, "profiles.x.tolerations.0 is 1; it takes a table"),
+    (
+        "[profiles.x.pod_labels]\n'warmpool.dev/busy' = 'true'",
+        2,
+        'profiles.x.pod_labels."warmpool.dev/busy" is named "warmpool.dev/busy"; it takes any name that is not',
+    ),
+    (
+        "[profiles.x.pod_annotations]\n'karpenter.sh/do-not-disrupt' = 'true'",
+        2,
+        'profiles.x.pod_annotations."karpenter.sh/do-not-disrupt" is named ',
+    ),
+    (
+        "[profiles.x]\nvolumes = [{ name = 'host', hostPath = { path = '/' } }]",
+        2,
+        "profiles.x.volumes.0 is a table; it takes one of configMap, ",
+    ),
+    (
+        "[profiles.x]\nmounts = [{ name = 'warmpool-key', mountPath = '/x' }]",
+        2,
+        "profiles.x.mounts.0 is a table; it takes a mount ",
     ),
     ("orgs = 1", 1, "orgs is 1; it takes tables, [orgs.NAME]"),
     ("[orgs]\nauto_create = 1", 2, "orgs.auto_create is 1; it takes true or false"),
@@ -353,6 +387,7 @@ def test_variables_that_belong_to_others_are_no_mistakes(name: str) -> None:
     [
         ("WARMPOOL_MAX_WORKER", "; did you mean max_workers?"),
         ("WARMPOOL_WARM_TARGET", "; warm_target belongs in [profiles.NAME] of the file"),
+        ("WARMPOOL_KUBERNETES_NAMESPAC", "; did you mean kubernetes_namespace?"),
         ("WARMPOOL_XYZZY", ""),
     ],
 )
@@ -422,12 +457,13 @@ GARBAGE_VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
     max_leaves=6,
 )
-KEYS = st.sampled_from([*POOL, *PROFILE, *ORG, "auto_create", "name"]) | st.text(max_size=6)
+KEYS = st.sampled_from([*POOL, *KUBERNETES, *PROFILE, *ORG, "auto_create", "name"]) | st.text(max_size=6)
 TABLES = st.dictionaries(KEYS, GARBAGE_VALUES, max_size=5)
 DOCUMENTS = st.fixed_dictionaries(
     {},
     optional={
         "pool": TABLES | GARBAGE_VALUES,
+        "kubernetes": TABLES | GARBAGE_VALUES,
         "profiles": st.dictionaries(st.text(max_size=6), TABLES | GARBAGE_VALUES, max_size=3)
         | GARBAGE_VALUES,
         "orgs": st.dictionaries(KEYS, TABLES | GARBAGE_VALUES, max_size=3) | GARBAGE_VALUES,
