@@ -1,6 +1,6 @@
 """Many clients, few workers: no worker is ever held by two of them.
 
-    python -m bench.race [--acquires 10000] [--clients 16] [--workers 50] [--database postgres|sqlite]
+    python -m bench.race [--acquires 10000] [--clients 16] [--threads 2] [--workers 50] [--database postgres|sqlite]
 
 Starts a real deployment with two acquire workers, and client processes that acquire, hold briefly and release. Then the
 journal, the table and the clients' own logs are compared. A violation is printed as a sentence, and the exit code is 1.
@@ -31,9 +31,10 @@ from tests.support.system import EVERYTHING, ROOT, System, held_twice
 from tests.support.waiting import eventually
 
 ORGS = ("acme", "globex", "initech", "umbrella")
-THREADS = 5
 HOLD_S = 0.01
-SETTLE_S = 60.0
+LEASE_S = 30
+# A claim whose release got lost ends at its lease.
+SETTLE_S = LEASE_S + 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,17 @@ class Hold:
     begun: float
     ended: float
     outcome: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """What one client process is told."""
+
+    url: str
+    file: Path
+    share: int
+    org: str
+    threads: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +82,7 @@ class Verdict:
     def summary(self) -> str:
         holds = self.logs.holds
         waits = sorted(hold.begun - hold.asked for hold in holds) or [0.0]
-        sources = Counter(hold.source for hold in holds)
+        sources, outcomes = Counter(hold.source for hold in holds), Counter(hold.outcome for hold in holds)
         workers = len({hold.worker_id for hold in holds})
         rate = len(holds) / self.seconds
         half, most = (waits[int(len(waits) * share)] * 1000 for share in (0.5, 0.99))
@@ -78,6 +90,7 @@ class Verdict:
             f"{len(holds)} acquires granted in {self.seconds:.1f} s: {rate:.0f} a second, of {workers} workers",
             f"  from         {_counts(sources)}",
             f"  refused      {_counts(self.logs.refusals)}",
+            f"  given back   {_counts(outcomes)}",
             f"  answered     within {half:.1f} ms at the median, {most:.1f} ms for 99 of 100",
             f"  violations   {len(self.violations)}",
         ]
@@ -91,6 +104,7 @@ class Race:
     acquires: int = 10_000
     clients: int = 16
     workers: int = 50
+    threads: int = 2
     database: str = "postgres"
 
     def run(self, folder: Path) -> Verdict:
@@ -116,7 +130,7 @@ class Race:
         files = [system.folder / f"client-{i}.jsonl" for i in range(self.clients)]
         clients = [
             subprocess.Popen(
-                [sys.executable, "-m", "bench.race", "--client", system.redis.url, str(file), str(share), ORGS[i % len(ORGS)]],
+                [sys.executable, "-m", "bench.race", "--threads", str(self.threads), "--client", system.redis.url, str(file), str(share), ORGS[i % len(ORGS)]],
                 cwd=ROOT,
             )
             for i, (file, share) in enumerate(zip(files, shares, strict=True))
@@ -183,41 +197,47 @@ def read_logs(files: Sequence[Path]) -> Logs:
     return Logs(holds=holds, refusals=Counter(line["refused"] for line in lines if "refused" in line))
 
 
-def compete(url: str, file: Path, share: int, org: str) -> None:
+def compete(client: Client) -> None:
     """One client process: some threads that share a client, until so many acquires were granted."""
-    writing, left = threading.Lock(), iter(range(share))
-
-    def acquire_and_release(pool: Pool) -> dict[str, Any]:
-        asked = time.monotonic()
-        worker = pool.acquire(org, wait_s=30, lease_s=60)
-        begun = time.monotonic()
-        threading.Event().wait(random.random() * 2 * HOLD_S)
-        ended = time.monotonic()
-        return {
-            "claim_id": worker.claim_id, "worker_id": worker.worker_id, "epoch": worker.epoch, "org": org,
-            "source": worker.source, "asked": asked, "begun": begun, "ended": ended, "outcome": worker.release(),
-        }  # fmt: skip
+    writing, left = threading.Lock(), iter(range(client.share))
 
     def run(pool: Pool) -> None:
         while next(left, None) is not None:
-            while True:
-                try:
-                    line = acquire_and_release(pool)
-                except Refused as exc:
-                    line = {"refused": exc.reason}
-                except PoolError as exc:
-                    line = {"refused": type(exc).__name__}
-                with writing, file.open("a") as log:
+            granted = False
+            while not granted:
+                line = acquire_and_release(pool, client.org)
+                granted = "claim_id" in line
+                with writing, client.file.open("a") as log:
                     log.write(json.dumps(line) + "\n")
-                if "claim_id" in line:
-                    break
 
-    with Pool(url, name="race") as pool:
-        threads = [threading.Thread(target=run, args=(pool,)) for _ in range(THREADS)]
+    with Pool(client.url, name="race") as pool:
+        threads = [threading.Thread(target=run, args=(pool,)) for _ in range(client.threads)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
+
+
+def acquire_and_release(pool: Pool, org: str) -> dict[str, Any]:
+    """One turn, by chance with or without waiting; what is to be written down of it."""
+    asked = time.monotonic()
+    try:
+        worker = pool.acquire(org, wait_s=random.choice((0, 30)), lease_s=LEASE_S)
+    except Refused as exc:
+        return {"refused": exc.reason}
+    except PoolError as exc:
+        return {"refused": type(exc).__name__}
+    begun = time.monotonic()
+    threading.Event().wait(random.random() * 2 * HOLD_S)
+    ended = time.monotonic()
+    try:
+        outcome = worker.release()
+    except PoolError as exc:
+        outcome = type(exc).__name__
+    return {
+        "claim_id": worker.claim_id, "worker_id": worker.worker_id, "epoch": worker.epoch, "org": org,
+        "source": worker.source, "asked": asked, "begun": begun, "ended": ended, "outcome": outcome,
+    }  # fmt: skip
 
 
 @contextmanager
@@ -251,16 +271,18 @@ def main() -> int:
     parser.add_argument("--acquires", type=int, default=Race.__dataclass_fields__["acquires"].default)
     parser.add_argument("--clients", type=int, default=Race.__dataclass_fields__["clients"].default)
     parser.add_argument("--workers", type=int, default=Race.__dataclass_fields__["workers"].default)
+    parser.add_argument(
+        "--threads", type=int, default=Race.__dataclass_fields__["threads"].default, help="of each client"
+    )
     parser.add_argument("--database", choices=["postgres", "sqlite"], default="postgres")
     parser.add_argument("--client", nargs=4, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.client:
         url, file, share, org = asked.client
-        compete(url, Path(file), int(share), org)
+        compete(Client(url=url, file=Path(file), share=int(share), org=org, threads=asked.threads))
         return 0
-    race = Race(
-        acquires=asked.acquires, clients=asked.clients, workers=asked.workers, database=asked.database
-    )
+    del asked.client
+    race = Race(**vars(asked))
     with tempfile.TemporaryDirectory(prefix="warmpool-race-") as folder:
         verdict = race.run(Path(folder))
     print(verdict.summary())

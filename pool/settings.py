@@ -104,7 +104,9 @@ class Profile:
     affinity: Mapping[str, Any] = _opt({}, "affinity, as Kubernetes writes it")
     runtime_class: str = _opt("", "RuntimeClass of its pods; empty: the cluster's default")
     priority_class: str = _opt("", "PriorityClass of its pods; empty: [kubernetes] says")
-    readiness_path: str = _opt("/healthz", "GET that answers 2xx once a pod is ready; empty: ready when running")
+    readiness_path: str = _opt(
+        "/healthz", "GET that answers 2xx once a pod is ready; empty: ready when running"
+    )
     volumes: tuple[Mapping[str, Any], ...] = _opt((), "extra volumes, as Kubernetes writes them")
     mounts: tuple[Mapping[str, Any], ...] = _opt((), "where they are mounted, as Kubernetes writes it")
     pod_labels: Mapping[str, str] = _opt({}, "extra labels of its pods")

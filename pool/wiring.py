@@ -75,12 +75,31 @@ def open_store(settings: Settings, *, connections: int = 5) -> Store:
 
 def build_driver(settings: Settings) -> Driver:
     """What makes pods, by the setting of that name."""
-    if settings.pool.driver != "local":
-        raise ConfigInvalid([f"driver {settings.pool.driver!r} is not available here: use local"])
+    if settings.pool.driver == "kubernetes":
+        return _kubernetes_driver(settings)
     from pool.drivers.local.driver import LocalDriver
 
     root: Path = config.data_dir(settings) / "local"
     return LocalDriver(root, clock=SystemClock(), call_timeout_s=settings.pool.call_timeout_s)
+
+
+def _kubernetes_driver(settings: Settings) -> Driver:
+    from pool.drivers.kubernetes import access
+    from pool.drivers.kubernetes.api import Api
+    from pool.drivers.kubernetes.driver import KubernetesDriver
+    from pool.drivers.kubernetes.throttle import Throttle
+
+    pool, kubernetes, clock = settings.pool, settings.kubernetes, SystemClock()
+    connections = max(pool.fleet_threads, pool.bind_threads, pool.passes_threads) + 5
+    api = Api(
+        lambda: access.load(kubernetes, connections=connections),
+        throttle=Throttle(qps=kubernetes.qps, burst=kubernetes.burst, clock=clock),
+        clock=clock,
+        call_timeout_s=pool.call_timeout_s,
+    )
+    return KubernetesDriver(
+        api, kubernetes, settings.profiles, clock=clock, call_timeout_s=pool.call_timeout_s
+    )
 
 
 def seed(settings: Settings, store: Store) -> None:

@@ -21,7 +21,7 @@ from tasks.app import app
 from tasks.options import CALLER_FACING, INTERNAL
 from tasks.replies import REPLY_PREFIX, Answered
 
-_PATIENCE = Backoff(first_s=0.05, factor=3.0, limit_s=1.0, tries=4)
+_PATIENCE = Backoff(first_s=0.05, factor=2.0, limit_s=1.0, tries=10)
 
 
 class CallerTask(Task[Any, Any]):

@@ -27,15 +27,15 @@ _VOLUME_KINDS = frozenset(
 )  # fmt: skip
 
 
-def labels(value: Mapping[str, Any]) -> Iterator[Wrong]:
+def pod_labels(value: Mapping[str, Any]) -> Iterator[Wrong]:
     """Extra labels."""
-    yield from annotations(value)
+    yield from pod_annotations(value)
     for key, text in value.items():
         if isinstance(text, str) and not _LABEL_VALUE.fullmatch(text):
             yield Wrong(path=(key,), given=text, takes="a label: up to 63 letters, digits, - _ and .")
 
 
-def annotations(value: Mapping[str, Any]) -> Iterator[Wrong]:
+def pod_annotations(value: Mapping[str, Any]) -> Iterator[Wrong]:
     """Extra annotations."""
     for key in value:
         if key.startswith(RESERVED_PREFIXES) or key in RESERVED_LABELS:

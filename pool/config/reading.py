@@ -49,7 +49,9 @@ def examine(path: Path | None = None, env: Mapping[str, str] = os.environ) -> Re
     home = source.path.absolute().parent if source.path else Path.cwd()
     found = report.settings
     kubernetes = _rooted_kubernetes(found.kubernetes, home, env)
-    return replace(report, settings=replace(found, pool=_rooted(found.pool, home, env), kubernetes=kubernetes))
+    return replace(
+        report, settings=replace(found, pool=_rooted(found.pool, home, env), kubernetes=kubernetes)
+    )
 
 
 def chosen(path: Path | None, env: Mapping[str, str]) -> Path | None:

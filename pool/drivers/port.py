@@ -19,6 +19,7 @@ LABEL_WORKER = f"{PREFIX}worker"
 LABEL_PROFILE = f"{PREFIX}profile"
 LABEL_BUSY = f"{PREFIX}busy"
 LABEL_ROLE = f"{PREFIX}role"
+LABEL_POOL = f"{PREFIX}pool"
 NOTE_ORG = f"{PREFIX}org"
 NOTE_CLAIM = f"{PREFIX}claim"
 NOTE_EPOCH = f"{PREFIX}epoch"
@@ -104,6 +105,8 @@ class Pod:
     trouble: str = ""
     unschedulable: bool = False
     exit_code: int | None = None
+    # Why it will not stay although nobody has asked for its end yet: chosen for eviction, or its node is being taken away.
+    leaving: str = ""
 
     @property
     def profile(self) -> str:
@@ -127,7 +130,7 @@ class Pod:
     @property
     def usable(self) -> bool:
         """Whether it may be handed out as far as the driver can tell."""
-        return self.ready and not self.terminating and self.phase is Phase.RUNNING
+        return self.ready and self.phase is Phase.RUNNING and not (self.terminating or self.leaving)
 
     def says(self, stamp: Stamp) -> bool:
         """Whether its metadata already says what `stamp` would write."""

@@ -20,7 +20,6 @@ def test_racing_clients_never_hold_one_worker_together(tmp_path: Path) -> None:
     verdict = Race(acquires=300, clients=4, workers=8).run(tmp_path)
     assert verdict.violations == []
     assert len(verdict.logs.holds) == 300
-    assert {hold.outcome for hold in verdict.logs.holds} == {"released"}
 
 
 def entry(

@@ -236,3 +236,14 @@ def test_a_paused_pool_hands_out_nothing(world: World) -> None:
         orgs.pause(tx, paused=True)
     assert world.refused("acme").reason is Reason.PAUSED
     assert world.rows("claims") == []
+
+
+def test_a_dead_cluster_api_slows_spawns_and_never_acquires_of_warm_workers(world: World) -> None:
+    world.warm(2)
+    world.driver.down = True
+    world.driver.calls.clear()
+    first = world.granted("acme")
+    assert world.release(first.claim_id) == "released"
+    assert world.granted("acme").worker_id == first.worker_id
+    assert world.granted("bolt")
+    assert world.driver.calls == []

@@ -7,6 +7,7 @@ import json
 import ssl
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -146,7 +147,8 @@ class Watch:
 
     def stop(self) -> None:
         """End it from another thread."""
-        self._answer.shutdown()
+        with suppress(ValueError, RuntimeError, OSError):
+            self._answer.shutdown()
 
     def close(self) -> None:
         # Not given back to the pool: the rest of the stream is nobody's.

@@ -20,16 +20,15 @@ class Children:
         self._running: set[subprocess.Popen[bytes]] = set()
 
     def start(
-        self, argv: Sequence[str | Path], *, log: Path, env: Mapping[str, str] | None = None
+        self, argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
         """Start one; what it says goes to the log."""
         return self._starter.submit(self._start, argv, log, env).result()
 
     def _start(
-        self, argv: Sequence[str | Path], log: Path, env: Mapping[str, str] | None
+        self, argv: Sequence[str], log: Path, env: Mapping[str, str] | None
     ) -> subprocess.Popen[bytes]:
-        words = [str(word) for word in argv]
-        tied = [_TIED, "--pdeathsig", "KILL", "--", *words] if _TIED else words
+        tied = [_TIED, "--pdeathsig", "KILL", "--", *argv] if _TIED else list(argv)
         with log.open("ab") as output:
             child = subprocess.Popen(
                 tied, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=log.parent

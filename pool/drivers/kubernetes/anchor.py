@@ -1,0 +1,59 @@
+"""The anchor: a ConfigMap that owns all pods of a pool. Where it is read beside an empty list, the list is empty because there are no pods,
+and not because we look at the wrong place."""
+
+from __future__ import annotations
+
+import threading
+
+from pool.drivers.kubernetes import decoding, manifests
+from pool.drivers.kubernetes.api import CONFLICT, METADATA, NOT_FOUND, Answer, Api, Call
+from pool.drivers.kubernetes.rights import Right
+from pool.errors import Refused, Transient
+from pool.settings import KubernetesSettings
+
+
+class Anchor:
+    """Made once, by whoever comes first; one that went away later is not made again behind anybody's back."""
+
+    def __init__(self, api: Api, settings: KubernetesSettings) -> None:
+        self._api = api
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._uid = ""
+
+    def uid(self) -> str:
+        """Its uid, for owner references."""
+        with self._lock:
+            if not self._uid:
+                self._uid = self._read() or self._made()
+            return self._uid
+
+    def is_there(self) -> bool:
+        """Whether it can be read now."""
+        self.uid()
+        return bool(self._read())
+
+    def _read(self) -> str:
+        call = Call(right=Right.GET_CONFIGMAPS, name=self._settings.anchor, accept=METADATA)
+        answer = self._api.call(call)
+        return "" if answer.status == NOT_FOUND else decoding.meta(answer.body).uid
+
+    def _made(self) -> str:
+        answer = self._make()
+        if answer.status == NOT_FOUND:
+            raise Refused("invalid", detail=f"there is no namespace {self._api.namespace}")
+        uid = self._read() if answer.status == CONFLICT else decoding.meta(answer.body).uid
+        if not uid:
+            raise Transient(f"the anchor {self._settings.anchor} went while it was looked at")
+        return uid
+
+    def _make(self) -> Answer:
+        try:
+            return self._api.call(
+                Call(right=Right.CREATE_CONFIGMAPS, body=manifests.anchor(self._settings), accept=METADATA)
+            )
+        except Refused as exc:
+            missing = f"the anchor, ConfigMap {self._settings.anchor} in namespace {self._api.namespace}"
+            raise Refused(
+                exc.reason, detail=f"{missing}, does not exist and can not be made: {exc.detail}"
+            ) from exc

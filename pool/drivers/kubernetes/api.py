@@ -1,0 +1,246 @@
+"""The one way to the API server: bounded in time and rate, tried again where that is safe, every failure in our own words.
+
+Every call that is made here may be repeated: a create that was carried out before answers 409, a patch holds for one version only, a
+deletion for one uid. So what was throttled, refused by a busy server or cut off is tried again until the call's time is up.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from email.utils import parsedate_to_datetime
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+import urllib3
+
+from pool.backoff import Backoff
+from pool.clock import Clock
+from pool.drivers.kubernetes import decoding
+from pool.drivers.kubernetes.access import Access
+from pool.drivers.kubernetes.decoding import Page
+from pool.drivers.kubernetes.rights import Right
+from pool.drivers.kubernetes.throttle import Throttle
+from pool.errors import Refused, Transient
+
+JSON = "application/json"
+METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+OK, NOT_FOUND, CONFLICT, EXPIRED = 200, 404, 409, 410
+
+_AGAIN = Backoff(first_s=0.1, limit_s=2.0, tries=6)
+_CONTENT = {"POST": JSON, "DELETE": JSON, "PATCH": "application/merge-patch+json"}
+_EXPECTED = frozenset({NOT_FOUND, CONFLICT, EXPIRED})
+_THROTTLED = 429
+# A bookmark comes about every minute; a watch that is silent for longer is broken.
+_SILENCE_S = 90.0
+_PIECE = 65_536
+_PAGE = 500
+_LOG_IN_AGAIN_S = 10.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the API server said: a success, or one of the refusals that mean something to the caller."""
+
+    status: int
+    body: bytes
+
+    @property
+    def ok(self) -> bool:
+        return self.status < 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call: by which right, on what, and how."""
+
+    right: Right
+    name: str = ""
+    query: Mapping[str, str | int] | None = None
+    body: Mapping[str, Any] | None = None
+    accept: str = JSON
+
+
+class _NotNow(Transient):
+    """The server asks to come back later."""
+
+    def __init__(self, sentence: str, *, after_s: float = 0.0) -> None:
+        super().__init__(sentence)
+        self.after_s = after_s
+
+
+class Api:
+    """Safe to use from many threads."""
+
+    def __init__(
+        self, load: Callable[[], Access], *, throttle: Throttle, clock: Clock, call_timeout_s: float
+    ) -> None:
+        self._load = load
+        self._access = load()
+        self._loaded_at = clock.monotonic()
+        self.namespace = self._access.namespace
+        self._throttle = throttle
+        self._clock = clock
+        self._timeout_s = call_timeout_s
+        self._closed = threading.Event()
+        # The server's time is ours plus this: ages are differences of its own instants.
+        self._ahead_s: float | None = None
+
+    def call(self, call: Call) -> Answer:
+        """Carry it out. `Transient` if the answer is not known, `Refused` if repeating can not help."""
+        give_up_at = self._clock.monotonic() + self._timeout_s
+        for pause in _AGAIN.pauses():
+            try:
+                return self._once(call, give_up_at)
+            except _NotNow as exc:
+                wait_s = max(pause, exc.after_s)
+                if self._clock.monotonic() + wait_s >= give_up_at or self._clock.wait(self._closed, wait_s):
+                    raise
+        return self._once(call, give_up_at)
+
+    def pages(self, call: Call, read: Callable[[bytes], Page[T]]) -> Iterator[Page[T]]:
+        """All parts of a list. Raises rather than leave one out."""
+        query: dict[str, str | int] = {**(call.query or {}), "limit": _PAGE}
+        while True:
+            answer = self.call(replace(call, query=query))
+            if not answer.ok:
+                raise _unlisted(call.right, answer)
+            page = read(answer.body)
+            yield page
+            if not page.more:
+                return
+            # The token carries the version of the list; naming one again is an error.
+            versioned = ("resourceVersion", "resourceVersionMatch")
+            query = {k: v for k, v in query.items() if k not in versioned} | {"continue": page.more}
+
+    def stream(self, call: Call) -> Stream:
+        """Open a watch."""
+        give_up_at = self._clock.monotonic() + self._timeout_s
+        self._throttle.take(give_up_at=give_up_at, stop=self._closed)
+        timeout = urllib3.Timeout(connect=self._timeout_s, read=_SILENCE_S)
+        response = self._request(call, timeout, stream=True)
+        if response.status == OK:
+            return Stream(response)
+        with closing(response):
+            answer = self._judged(call, response, response.read())
+        raise _unlisted(call.right, answer)
+
+    def age_s(self, created_s: float) -> float:
+        """How long ago the server's clock showed that instant."""
+        if self._ahead_s is None:
+            return 0.0
+        return max(0.0, self._clock.monotonic() + self._ahead_s - created_s)
+
+    def close(self) -> None:
+        self._closed.set()
+        self._access.http.clear()
+
+    def _once(self, call: Call, give_up_at: float) -> Answer:
+        self._throttle.take(give_up_at=give_up_at, stop=self._closed)
+        left_s = max(0.1, give_up_at - self._clock.monotonic())
+        response = self._request(call, urllib3.Timeout(total=left_s), stream=False)
+        self._heard(response.headers.get("Date", ""))
+        return self._judged(call, response, response.data)
+
+    def _request(self, call: Call, timeout: urllib3.Timeout, *, stream: bool) -> urllib3.BaseHTTPResponse:
+        right = call.right
+        place = "" if right.of_the_cluster else f"/namespaces/{self.namespace}"
+        path = f"/api/v1{place}/{right.resource}" + (f"/{call.name}" if call.name else "")
+        url = f"{self._access.server}{path}" + (f"?{urlencode(call.query)}" if call.query else "")
+        headers = {"Accept": call.accept, "User-Agent": "warmpool"}
+        if authorization := self._access.authorization():
+            headers["Authorization"] = authorization
+        if right.method in _CONTENT:
+            headers["Content-Type"] = _CONTENT[right.method]
+        body = None if call.body is None else msgspec.json.encode(call.body)
+        try:
+            return self._access.http.request(
+                right.method, url, body=body, headers=headers, timeout=timeout, redirect=False,
+                preload_content=not stream,
+            )  # fmt: skip
+        except (urllib3.exceptions.HTTPError, OSError) as exc:
+            raise _NotNow(f"the API server did not answer {right.verb} {right.resource}: {exc}") from exc
+
+    def _judged(self, call: Call, response: urllib3.BaseHTTPResponse, body: bytes) -> Answer:
+        status, right = response.status, call.right
+        if status < 300 or status in _EXPECTED:
+            return Answer(status=status, body=body)
+        where = "the cluster" if right.of_the_cluster else f"namespace {self.namespace}"
+        said = f"{right.verb} {right.resource} in {where}: {_said(body)}"
+        if status == _THROTTLED or status >= 500:
+            raise _NotNow(f"{status} to {said}", after_s=_retry_after_s(response))
+        if status == 401:
+            self._log_in_again()
+            raise _NotNow(f"the API server does not know us: {said}")
+        # A quota is a matter of time; a missing right is not.
+        if "exceeded quota" in said:
+            raise Transient(said)
+        if status == 403:
+            raise Refused("forbidden", detail=f"may not {said}")
+        raise Refused("invalid", detail=f"{status} to {said}")
+
+    def _log_in_again(self) -> None:
+        """Credentials that were good once may have been replaced."""
+        if self._clock.monotonic() - self._loaded_at >= _LOG_IN_AGAIN_S:
+            self._loaded_at = self._clock.monotonic()
+            self._access = self._load()
+
+    def _heard(self, date: str) -> None:
+        try:
+            self._ahead_s = parsedate_to_datetime(date).timestamp() - self._clock.monotonic()
+        except ValueError:
+            return  # no date, no news
+
+
+class Expired(Transient):
+    """What a watch should go on from is no longer known to the server: a list has to come first."""
+
+
+class Stream:
+    """An open watch: lines as they come."""
+
+    def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
+        self._response = response
+
+    def lines(self) -> Iterator[bytes]:
+        """Until the server ends it; `Transient` if it breaks."""
+        rest = b""
+        while piece := self._piece():
+            *whole, rest = (rest + piece).split(b"\n")
+            yield from filter(None, whole)
+
+    def shut(self) -> None:
+        """End it from another thread."""
+        try:
+            self._response.shutdown()
+        except (OSError, ValueError, RuntimeError):
+            return  # it has ended by itself
+
+    def close(self) -> None:
+        self._response.close()
+
+    def _piece(self) -> bytes:
+        try:
+            return self._response.read1(_PIECE)
+        except (urllib3.exceptions.HTTPError, OSError) as exc:
+            raise Transient(f"the watch broke: {exc}") from exc
+
+
+def _unlisted(right: Right, answer: Answer) -> Transient:
+    said = f"{right.verb} {right.resource}: {_said(answer.body)}"
+    return Expired(said) if answer.status == EXPIRED else Transient(said)
+
+
+def _said(body: bytes) -> str:
+    return decoding.status(body).message or "no reason given"
+
+
+def _retry_after_s(response: urllib3.BaseHTTPResponse) -> float:
+    text = response.headers.get("Retry-After", "")
+    return float(text) if text.isdigit() else 0.0

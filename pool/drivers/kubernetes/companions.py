@@ -1,0 +1,113 @@
+"""Companions: the Secret with a worker's key, and its own ServiceAccount where the profile wants one. They have the pod's name and go with it."""
+
+from __future__ import annotations
+
+import threading
+
+from pool.clock import Clock
+from pool.drivers.kubernetes import decoding, manifests
+from pool.drivers.kubernetes.api import CONFLICT, METADATA, METADATA_LIST, NOT_FOUND, Api, Call
+from pool.drivers.kubernetes.following import Follower, Source
+from pool.drivers.kubernetes.manifests import Place
+from pool.drivers.kubernetes.rights import Right
+from pool.drivers.kubernetes.wire import Meta
+from pool.drivers.port import PodSpec
+from pool.errors import Refused, Transient
+from pool.settings import KubernetesSettings
+
+# A view that is older than this is not used; everything is listed instead.
+_FRESH_S = 15.0
+
+
+class Companions:
+    """Of all pods of one pool."""
+
+    def __init__(self, api: Api, settings: KubernetesSettings, *, clock: Clock, with_accounts: bool) -> None:
+        self._api = api
+        self._settings = settings
+        self._with_accounts = with_accounts
+        self._names = _Names()
+        self._secrets: Source[Meta] = Source(
+            list_right=Right.LIST_SECRETS,
+            watch_right=Right.WATCH_SECRETS,
+            page=decoding.metas,
+            one=decoding.meta,
+            query={"labelSelector": manifests.selector(settings)},
+            accept_list=METADATA_LIST,
+            accept=METADATA,
+        )
+        self._follower = Follower(api, self._secrets, self._names, clock=clock, relist_s=settings.relist_s)
+
+    def prepare(self, spec: PodSpec, place: Place) -> None:
+        """What has to be there before the pod is: a pod whose account is missing is refused."""
+        self._api.call(Call(right=Right.CREATE_SERVICEACCOUNTS, body=manifests.service_account(spec, place)))
+
+    def complete(self, spec: PodSpec, pod_uid: str, *, account: bool) -> None:
+        """Give a pod what it lacks. Another incarnation's is made this one's before it is collected."""
+        if spec.secret:
+            self._give_secret(spec, pod_uid)
+        if account:
+            patch = manifests.owned_by_pod(spec.name, pod_uid)
+            self._api.call(Call(right=Right.PATCH_SERVICEACCOUNTS, name=spec.name, body=patch))
+
+    def names(self, *, following: bool) -> tuple[str, ...]:
+        """Whose companions exist. While pods are followed so are Secrets, and asking costs no call."""
+        if following:
+            self._follower.start()
+            if self._follower.age_s() < _FRESH_S:
+                return self._names.all()
+        found = self._listed(Right.LIST_SECRETS)
+        if self._with_accounts:
+            found |= self._listed(Right.LIST_SERVICEACCOUNTS)
+        return tuple(sorted(found))
+
+    def delete(self, name: str) -> None:
+        """Take them away; none there is success."""
+        self._api.call(Call(right=Right.DELETE_SECRETS, name=name, body=manifests.deletion("", None)))
+        if self._with_accounts:
+            gone = manifests.deletion("", None)
+            self._api.call(Call(right=Right.DELETE_SERVICEACCOUNTS, name=name, body=gone))
+
+    def close(self) -> None:
+        self._follower.close()
+
+    def _give_secret(self, spec: PodSpec, pod_uid: str) -> None:
+        wanted = manifests.secret(spec, pod_uid, self._settings)
+        made = self._api.call(Call(right=Right.CREATE_SECRETS, body=wanted, accept=METADATA))
+        if made.status == NOT_FOUND:
+            raise Refused("invalid", detail=f"there is no namespace {self._api.namespace}")
+        if made.status != CONFLICT:
+            return
+        there = self._api.call(Call(right=Right.GET_SECRETS, name=spec.name, accept=METADATA))
+        if there.status == NOT_FOUND:
+            raise Transient(f"the Secret of {spec.name} went while it was looked at")
+        if pod_uid not in {owner.uid for owner in decoding.meta(there.body).owner_references}:
+            self._api.call(Call(right=Right.PATCH_SECRETS, name=spec.name, body=wanted, accept=METADATA))
+
+    def _listed(self, right: Right) -> set[str]:
+        call = Call(right=right, query=self._secrets.query, accept=METADATA_LIST)
+        return {item.name for page in self._api.pages(call, decoding.metas) for item in page.items}
+
+
+class _Names:
+    """A `Sink` that keeps names."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._there: set[str] = set()
+
+    def all(self) -> tuple[str, ...]:
+        with self._lock:
+            return tuple(sorted(self._there))
+
+    def replace(self, items: list[Meta]) -> None:
+        with self._lock:
+            self._there = {item.name for item in items}
+
+    def put(self, item: Meta) -> None:
+        with self._lock:
+            self._there.add(item.name)
+
+    def drop(self, item: Meta) -> None:
+        with self._lock:
+            self._there.discard(item.name)

@@ -1,0 +1,177 @@
+"""From what the API server sends to what the port knows: only the fields that are needed, decoded straight into them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Generic, TypeVar
+
+import msgspec
+
+from pool.drivers.kubernetes import wire
+from pool.drivers.kubernetes.manifests import CONTAINER
+from pool.drivers.kubernetes.nodes import Node, Toleration
+from pool.drivers.port import Phase, Pod
+from pool.errors import Transient
+
+T = TypeVar("T")
+
+# Waiting for these is how every container begins.
+_ON_ITS_WAY = frozenset({"", "ContainerCreating", "PodInitializing"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """A pod as the API server described it; its age and its node's fate change without another word about it."""
+
+    pod: Pod
+    created_s: float
+    tolerations: tuple[Toleration, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page(Generic[T]):
+    """A part of a list, the version it is of, and where the next part begins."""
+
+    items: list[T]
+    version: str
+    more: str = ""
+
+
+_EVENT = msgspec.json.Decoder(wire.Event)
+_STATUS = msgspec.json.Decoder(wire.Status)
+_BARE = msgspec.json.Decoder(wire.Bare)
+_ONE_POD = msgspec.json.Decoder(wire.PodObject)
+_ONE_NODE = msgspec.json.Decoder(wire.NodeObject)
+_PODS = msgspec.json.Decoder(wire.ListOf[wire.PodObject])
+_NODES = msgspec.json.Decoder(wire.ListOf[wire.NodeObject])
+_BARES = msgspec.json.Decoder(wire.ListOf[wire.Bare])
+
+
+def pod(body: bytes | msgspec.Raw) -> Known:
+    return _known(_decoded(_ONE_POD, body))
+
+
+def pods(body: bytes) -> Page[Known]:
+    page = _decoded(_PODS, body)
+    items = [_known(item) for item in page.items]
+    return Page(items=items, version=page.metadata.resource_version, more=page.metadata.more)
+
+
+def node(body: bytes | msgspec.Raw) -> Node:
+    return _node(_decoded(_ONE_NODE, body))
+
+
+def nodes(body: bytes) -> Page[Node]:
+    page = _decoded(_NODES, body)
+    items = [_node(item) for item in page.items]
+    return Page(items=items, version=page.metadata.resource_version, more=page.metadata.more)
+
+
+def meta(body: bytes | msgspec.Raw) -> wire.Meta:
+    """The metadata of any object."""
+    return _decoded(_BARE, body).metadata
+
+
+def metas(body: bytes) -> Page[wire.Meta]:
+    page = _decoded(_BARES, body)
+    items = [item.metadata for item in page.items]
+    return Page(items=items, version=page.metadata.resource_version, more=page.metadata.more)
+
+
+def event(line: bytes) -> wire.Event:
+    return _decoded(_EVENT, line)
+
+
+def status(body: bytes | msgspec.Raw) -> wire.Status:
+    """A failure's explanation; what is none explains itself."""
+    try:
+        return _STATUS.decode(body)
+    except msgspec.DecodeError:
+        return wire.Status(message=bytes(body)[:200].decode(errors="replace").strip())
+
+
+def _decoded(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
+    try:
+        return decoder.decode(body)
+    except msgspec.DecodeError as exc:
+        raise Transient(f"the API server's answer makes no sense: {exc}") from exc
+
+
+def _node(item: wire.NodeObject) -> Node:
+    return Node(name=item.metadata.name, cordoned=item.spec.unschedulable, taints=item.spec.taints)
+
+
+def _known(item: wire.PodObject) -> Known:
+    meta, spec, status = item.metadata, item.spec, item.status
+    conditions = {c.type: c for c in status.conditions}
+    phase, why = _life(status)
+    unscheduled = conditions.get("PodScheduled", wire.Condition())
+    unschedulable = unscheduled.status == "False" and unscheduled.reason == "Unschedulable"
+    container = _worker(spec.containers)
+    shown = Pod(
+        name=meta.name,
+        uid=meta.uid,
+        version=meta.resource_version,
+        phase=phase,
+        ready=phase is Phase.RUNNING and _is_true(conditions, "Ready"),
+        terminating=bool(meta.deletion_timestamp),
+        endpoint=_endpoint(status.pod_ip, container),
+        node=spec.node_name,
+        image=container.image,
+        labels=meta.labels,
+        annotations=meta.annotations,
+        trouble=_words(why) or (_words(unscheduled) if unscheduled.status == "False" else ""),
+        unschedulable=unschedulable,
+        exit_code=why.exit_code if phase is Phase.ENDED else None,
+        leaving=_disruption(conditions),
+    )
+    return Known(pod=shown, created_s=_instant(meta.creation_timestamp), tolerations=spec.tolerations)
+
+
+def _life(status: wire.PodStatus) -> tuple[Phase, wire.Why]:
+    """Where the pod's container stands, and why it is not well."""
+    state = next((s.state for s in status.container_statuses if s.name == CONTAINER), wire.ContainerState())
+    over = status.phase in ("Succeeded", "Failed")
+    if state.terminated is not None or over:
+        why = state.terminated or wire.Why()
+        # A pod that the node itself ended says so on the pod, not on its container.
+        said = (
+            why
+            if why.reason and not status.reason
+            else wire.Why(reason=status.reason, message=status.message)
+        )
+        return Phase.ENDED, wire.Why(said.reason or "ended", said.message, why.exit_code)
+    if state.waiting is not None and state.waiting.reason not in _ON_ITS_WAY:
+        return Phase.PENDING, state.waiting
+    return (Phase.PENDING if status.phase in ("", "Pending") else Phase.RUNNING), wire.Why()
+
+
+def _worker(containers: list[wire.Container]) -> wire.Container:
+    first = containers[0] if containers else wire.Container()
+    return next((c for c in containers if c.name == CONTAINER), first)
+
+
+def _endpoint(ip: str, container: wire.Container) -> str:
+    if not ip or not container.ports:
+        return ""
+    return f"http://{f'[{ip}]' if ':' in ip else ip}:{container.ports[0].container_port}"
+
+
+def _disruption(conditions: Mapping[str, wire.Condition]) -> str:
+    if not _is_true(conditions, "DisruptionTarget"):
+        return ""
+    return f"chosen for disruption: {_words(conditions['DisruptionTarget']) or 'no reason given'}"
+
+
+def _is_true(conditions: Mapping[str, wire.Condition], kind: str) -> bool:
+    return kind in conditions and conditions[kind].status == "True"
+
+
+def _words(why: wire.Why | wire.Condition) -> str:
+    return ": ".join(filter(None, (why.reason, why.message)))
+
+
+def _instant(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp() if text else 0.0

@@ -1,0 +1,271 @@
+"""What is asked of the cluster: the pod of a worker or a placeholder, and its companions. Pure.
+
+A pod says from its first moment that nobody holds it. Whatever a profile adds, it can not loosen the restricted security
+context, tolerate everything, or say what only the pool says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pool.config.kinds import Wrong
+from pool.config.rules import RULES
+from pool.drivers.local import contract
+from pool.drivers.port import (
+    LABEL_POOL,
+    LABEL_PROFILE,
+    LABEL_ROLE,
+    LABEL_WORKER,
+    NOTE_REVISION,
+    PodSpec,
+    Role,
+    Stamp,
+)
+from pool.errors import InvalidInput
+from pool.settings import KubernetesSettings, Profile
+
+CONTAINER = "worker"
+MANAGED_BY = "app.kubernetes.io/managed-by"
+MANAGER = "warmpool"
+KEY_NAME = "key"
+KEY_FOLDER = "/var/run/warmpool"
+NOBODY = Stamp(org=None, claim_id=None, epoch=0, busy=False)
+
+_KEY_VOLUME, _TMP_VOLUME = "warmpool-key", "warmpool-tmp"
+# The group that may read the key, whatever user an image runs as.
+_GROUP = 65_532
+
+Manifest = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where pods are made, and the anchor that owns them."""
+
+    settings: KubernetesSettings
+    anchor_uid: str
+
+
+def selector(settings: KubernetesSettings) -> str:
+    """What finds everything of this pool and nothing else."""
+    return f"{MANAGED_BY}={MANAGER},{LABEL_POOL}={settings.anchor}"
+
+
+def pod(spec: PodSpec, profile: Profile, place: Place) -> Manifest:
+    """The pod that `spec` asks for, shaped by its profile."""
+    _refuse_wrong(profile)
+    labels = {**profile.pod_labels, **_labels(spec, place.settings), **_set(NOBODY.labels())}
+    notes = {**profile.pod_annotations, NOTE_REVISION: spec.revision, **_set(NOBODY.annotations())}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": spec.name,
+            "labels": labels,
+            "annotations": notes,
+            "ownerReferences": [_owner("ConfigMap", place.settings.anchor, place.anchor_uid)],
+        },
+        "spec": _filled(_pod_spec(spec, profile, place.settings)),
+    }
+
+
+def secret(spec: PodSpec, pod_uid: str, settings: KubernetesSettings) -> Manifest:
+    """The companion with the worker's key; it goes with its pod."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": _companion(spec, settings) | {"ownerReferences": [_owner("Pod", spec.name, pod_uid)]},
+        "type": "Opaque",
+        "stringData": {KEY_NAME: spec.secret},
+    }
+
+
+def service_account(spec: PodSpec, place: Place) -> Manifest:
+    """A pod's own account. It has to be there before the pod, so the anchor owns it until the pod does."""
+    owner = _owner("ConfigMap", place.settings.anchor, place.anchor_uid)
+    return {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": _companion(spec, place.settings) | {"ownerReferences": [owner]},
+        "automountServiceAccountToken": False,
+    }
+
+
+def owned_by_pod(name: str, pod_uid: str) -> Manifest:
+    """A patch after which an object goes with its pod."""
+    return {"metadata": {"ownerReferences": [_owner("Pod", name, pod_uid)]}}
+
+
+def anchor(settings: KubernetesSettings) -> Manifest:
+    """The object that owns all pods. Deleting it deletes them."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": settings.anchor, "labels": {MANAGED_BY: MANAGER}},
+    }
+
+
+def stamp(stamp: Stamp, *, version: str, first: bool) -> Manifest:
+    """A patch that holds only for that version. The first one also drops the field managers' notes, half of a pod's bytes,
+    which nothing here reads and every later write would carry."""
+    metadata = {
+        "resourceVersion": version,
+        "labels": stamp.labels(),
+        "annotations": stamp.annotations(),
+    }
+    return {"metadata": metadata | ({"managedFields": [{}]} if first else {})}
+
+
+def deletion(uid: str, grace_s: int | None) -> Manifest:
+    """What a deletion holds for, and how long its pod may take."""
+    options: Manifest = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+    if grace_s is not None:
+        options["gracePeriodSeconds"] = grace_s
+    return options | ({"preconditions": {"uid": uid}} if uid else {})
+
+
+def _pod_spec(spec: PodSpec, profile: Profile, settings: KubernetesSettings) -> Manifest:
+    worker = spec.role is Role.WORKER
+    account = spec.name if profile.own_service_account and worker else profile.service_account
+    priority = profile.priority_class or settings.worker_priority_class
+    return {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": spec.grace_s if worker else 0,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "serviceAccountName": account,
+        "securityContext": _filled(
+            {
+                "runAsNonRoot": True,
+                "runAsUser": profile.run_as_user,
+                "fsGroup": profile.run_as_user or _GROUP,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            }
+        ),
+        "priorityClassName": priority if worker else settings.placeholder_priority_class,
+        "nodeSelector": dict(profile.node_selector),
+        "tolerations": [dict(t) for t in profile.tolerations],
+        "affinity": dict(profile.affinity),
+        "runtimeClassName": profile.runtime_class,
+        "imagePullSecrets": [{"name": name} for name in settings.pull_secrets],
+        "volumes": list(_volumes(spec, profile)),
+        "containers": [_filled(_container(spec, profile, settings))],
+    }
+
+
+def _container(spec: PodSpec, profile: Profile, settings: KubernetesSettings) -> Manifest:
+    size = {"cpu": f"{spec.cpu_millicores}m", "memory": f"{spec.memory_mib}Mi"}
+    container: Manifest = {
+        "name": CONTAINER,
+        "image": spec.image,
+        "command": list(spec.command),
+        "resources": {"requests": size, "limits": size},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "privileged": False,
+            "readOnlyRootFilesystem": True,
+        },
+        "volumeMounts": list(_mounts(spec, profile)),
+    }
+    if spec.role is Role.PLACEHOLDER:
+        asleep = {"image": settings.placeholder_image} if settings.placeholder_image else {"command": _SLEEP}
+        return container | asleep
+    return container | {
+        "ports": [{"name": "worker", "containerPort": spec.port}],
+        "env": list(_env(spec)),
+        "readinessProbe": _probe(profile.readiness_path, spec.port),
+    }
+
+
+_SLEEP = ["sleep", "infinity"]
+
+
+def _env(spec: PodSpec) -> Iterator[Manifest]:
+    """The profile's variables, and over them what `pool.drivers.local.contract` promises a worker."""
+    told = {
+        contract.WORKER: spec.name,
+        contract.PROFILE: spec.profile,
+        contract.PORT: str(spec.port),
+        contract.PORT_HINT: str(spec.port),
+        contract.GRACE_S: str(spec.grace_s),
+    }
+    if spec.secret:
+        told[contract.KEY_FILE] = f"{KEY_FOLDER}/{KEY_NAME}"
+    for name, value in {**spec.env, **told}.items():
+        yield {"name": name, "value": value}
+    yield {"name": contract.UID, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
+
+
+def _probe(path: str, port: int) -> Manifest:
+    if not path:
+        return {}
+    return {
+        "httpGet": {"path": path, "port": port},
+        "periodSeconds": 1,
+        "timeoutSeconds": 2,
+        "failureThreshold": 3,
+    }
+
+
+def _volumes(spec: PodSpec, profile: Profile) -> Iterator[Manifest]:
+    if _has_own_tmp(spec, profile):
+        yield {"name": _TMP_VOLUME, "emptyDir": {}}
+    if spec.secret:
+        # Not optional: the pod is made first, and its container waits until its key is there.
+        key = {"secretName": spec.name, "optional": False, "defaultMode": 0o440}
+        yield {"name": _KEY_VOLUME, "secret": key}
+    if spec.role is Role.WORKER:
+        yield from (dict(v) for v in profile.volumes)
+
+
+def _mounts(spec: PodSpec, profile: Profile) -> Iterator[Manifest]:
+    if _has_own_tmp(spec, profile):
+        yield {"name": _TMP_VOLUME, "mountPath": "/tmp"}  # noqa: S108 - a fresh directory of this pod alone
+    if spec.secret:
+        yield {"name": _KEY_VOLUME, "mountPath": KEY_FOLDER, "readOnly": True}
+    if spec.role is Role.WORKER:
+        yield from (dict(m) for m in profile.mounts)
+
+
+def _has_own_tmp(spec: PodSpec, profile: Profile) -> bool:
+    given = spec.role is Role.WORKER and any(m.get("mountPath") == "/tmp" for m in profile.mounts)  # noqa: S108
+    return not given
+
+
+def _labels(spec: PodSpec, settings: KubernetesSettings) -> dict[str, str]:
+    return {
+        MANAGED_BY: MANAGER,
+        LABEL_POOL: settings.anchor,
+        LABEL_WORKER: spec.name,
+        LABEL_PROFILE: spec.profile,
+        LABEL_ROLE: str(spec.role),
+    }
+
+
+def _companion(spec: PodSpec, settings: KubernetesSettings) -> Manifest:
+    return {"name": spec.name, "labels": _labels(spec, settings)}
+
+
+def _owner(kind: str, name: str, uid: str) -> Manifest:
+    return {"apiVersion": "v1", "kind": kind, "name": name, "uid": uid}
+
+
+def _set(wanted: Mapping[str, str | None]) -> dict[str, str]:
+    return {key: value for key, value in wanted.items() if value is not None}
+
+
+def _filled(manifest: Manifest) -> Manifest:
+    """Without what was not given. False and 0 are given."""
+    return {k: v for k, v in manifest.items() if v is not None and v not in ("", [], {})}
+
+
+def _refuse_wrong(profile: Profile) -> None:
+    """A configuration that was read has passed these rules; one that was built otherwise has not."""
+    for (cls, field), rule in RULES.items():
+        if cls is Profile:
+            wrong: Wrong | None = next(rule(getattr(profile, field)), None)
+            if wrong is not None:
+                raise InvalidInput(f"profile {profile.name}: {field}", f"takes {wrong.takes}")

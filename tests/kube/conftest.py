@@ -1,0 +1,78 @@
+"""A real Kubernetes API server for the whole session, with its controllers, its scheduler, and a node that runs pods for real.
+
+KUBECONFIG names a cluster to be used instead; what only a cluster of our own can do is then skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import kube_binaries
+from tests.support.hollow_kubelet import HollowKubelet
+from tests.support.kube_any import Cluster
+from tests.support.kube_cluster import KubeCluster, Part
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Build the servers now if they must be: that takes longer than any test may."""
+    wanted = any(HERE in item.path.parents for item in items)
+    if wanted and not config.option.collectonly and not os.environ.get("KUBECONFIG"):
+        capture = config.pluginmanager.getplugin("capturemanager")
+        try:
+            with capture.global_and_fixture_disabled():
+                kube_binaries.find_or_build(kube_binaries.say_on_stderr, kube_binaries.NAMES)
+        except kube_binaries.Missing as exc:
+            config.stash[_WHY] = str(exc)
+
+
+_WHY = pytest.StashKey[str]()
+
+
+@pytest.fixture(scope="session")
+def servers(request: pytest.FixtureRequest) -> None:
+    """What a cluster of our own is started from; without it a test is skipped at home and fails in CI."""
+    if os.environ.get("KUBECONFIG"):
+        pytest.skip("needs a cluster of its own: KUBECONFIG names one that others may use")
+    why = request.config.stash.get(_WHY, "")
+    if why:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
+
+
+@pytest.fixture(scope="session")
+def own_cluster(servers: None) -> Iterator[KubeCluster]:
+    """A cluster whose servers may be asked for their records; not to be killed, since all tests share it."""
+    with KubeCluster(Part.CONTROLLERS, Part.SCHEDULER) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Any cluster with controllers and a scheduler."""
+    if os.environ.get("KUBECONFIG"):
+        with Cluster.of_kubeconfig() as found:
+            yield found
+    else:
+        yield request.getfixturevalue("own_cluster")
+
+
+@pytest.fixture(scope="session")
+def kubelet(cluster: Cluster) -> Iterator[HollowKubelet]:
+    """A node that runs pods as processes of this machine."""
+    name = f"hollow-{secrets.token_hex(2)}"
+    with HollowKubelet(cluster, node=name) as kubelet:
+        yield kubelet
+
+
+@pytest.fixture
+def namespace(cluster: Cluster) -> Iterator[str]:
+    """A namespace of the test's own, under the restricted standard of pod security; its pods end with the test."""
+    made = cluster.namespace("test")
+    yield made
+    cluster.api.call("DELETE", f"/api/v1/namespaces/{made}/pods", {"gracePeriodSeconds": 0})

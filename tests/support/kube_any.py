@@ -1,0 +1,167 @@
+"""Any Kubernetes cluster that we may use as its administrator: kind, k3d, a real one, or one of our own (`kube_cluster`)."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from tests.support.kube_api import Access, Api, Object
+from tests.support.kube_binaries import Missing
+
+ADMIN = "admin"
+NAMESPACE_PREFIX = "wp-"
+KWOK_NODE = "kwok.x-k8s.io/node"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class User:
+    """Somebody who may do only what was granted; the name is the one in the audit log."""
+
+    name: str
+    access: Access
+    kubeconfig: Path
+
+
+def rule(resource: str, *verbs: str, group: str = "", names: Sequence[str] = ()) -> Object:
+    """One rule of a Role."""
+    only = {"resourceNames": list(names)} if names else {}
+    return {"apiGroups": [group], "resources": [resource], "verbs": list(verbs), **only}
+
+
+class Cluster:
+    """Any cluster that we may use as an administrator."""
+
+    def __init__(self, access: Access, root: Path) -> None:
+        self.root = root
+        self.access = access
+        self.api = Api(access)
+        self.kubeconfig = self.write_kubeconfig(ADMIN, access)
+        self.has_scheduler = True
+        self.is_borrowed = True
+        self._namespaces: list[str] = []
+
+    @classmethod
+    def of_kubeconfig(cls) -> Cluster:
+        """The one that KUBECONFIG names; kubectl reads the file."""
+        shown = subprocess.run(
+            ["kubectl", "config", "view", "--raw", "--minify", "--flatten", "-o", "json"], capture_output=True
+        )
+        if shown.returncode:
+            raise Missing(f"KUBECONFIG can not be read: {shown.stderr.decode()[-300:]}")
+        view = json.loads(shown.stdout)
+        return cls(_access(view), Path(tempfile.mkdtemp(prefix="wp-kube-")))
+
+    def access_of(self, user: str) -> Access:
+        """How a part of the cluster of that name reaches it; in a borrowed cluster all are the administrator."""
+        return self.access
+
+    def namespace(self, name: str, *, security: str = "restricted") -> str:
+        """A new namespace, whose name begins so; pods are held to that standard of pod security."""
+        enforced = {"pod-security.kubernetes.io/enforce": security}
+        unique = f"{NAMESPACE_PREFIX}{name}-{secrets.token_hex(3)}"
+        self.api.create("/api/v1/namespaces", {"metadata": {"name": unique, "labels": enforced}})
+        self._namespaces.append(unique)
+        return unique
+
+    def user(
+        self, name: str, namespace: str, rules: Sequence[Object], *, cluster_rules: Sequence[Object] = ()
+    ) -> User:
+        """A service account with a Role of these rules and, if any are given, a ClusterRole of the others."""
+        here = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+        self.api.create(here, {"metadata": {"name": name}})
+        self._grant("Role", f"/namespaces/{namespace}", name, namespace, rules)
+        if cluster_rules:
+            self._grant("ClusterRole", "", f"{namespace}-{name}", namespace, cluster_rules, subject=name)
+        spec = {"spec": {"expirationSeconds": 24 * 3600}}
+        token = self.api.create(f"{here}/{name}/token", spec)["status"]["token"]
+        access = Access(server=self.access.server, authority=self.access.authority, token=token)
+        full = f"system:serviceaccount:{namespace}:{name}"
+        return User(name=full, access=access, kubeconfig=self.write_kubeconfig(f"{namespace}-{name}", access))
+
+    def add_node(
+        self, name: str, *, labels: Mapping[str, str] | None = None, taints: Sequence[Object] = (),
+        annotations: Mapping[str, str] | None = None,
+    ) -> Object:  # fmt: skip
+        """A ready node with room for anything. Nobody runs what is bound to it, unless a kubelet comes or it is kwok's."""
+        meta = {
+            "name": name,
+            "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", **(labels or {})},
+            "annotations": dict(annotations or {}),
+        }
+        self.api.create("/api/v1/nodes", {"metadata": meta, "spec": {"taints": list(taints)}})
+        room = {"cpu": "1k", "memory": "1Ti", "pods": "10k"}
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
+        status = {"capacity": room, "allocatable": room, "conditions": [ready]}
+        return self.api.patch(f"/api/v1/nodes/{name}/status", {"status": status})
+
+    def add_kwok_nodes(self, count: int, *, labels: Mapping[str, str] | None = None) -> list[str]:
+        """Nodes on which kwok makes pods run that do nothing."""
+        names = [f"kwok-{secrets.token_hex(2)}-{n}" for n in range(count)]
+        for name in names:
+            self.add_node(name, labels={"type": "kwok", **(labels or {})}, annotations={KWOK_NODE: "fake"})
+        return names
+
+    def write_kubeconfig(self, name: str, access: Access) -> Path:
+        """A kubeconfig of that name, readable by nobody else."""
+        path = self.root / f"{name}.kubeconfig"
+        path.touch(mode=0o600)
+        path.write_text(access.kubeconfig())
+        return path
+
+    def kubectl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run kubectl as the administrator."""
+        env = {"PATH": os.environ["PATH"], "HOME": str(self.root), "KUBECONFIG": str(self.kubeconfig)}
+        return subprocess.run([self._kubectl(), *arguments], capture_output=True, text=True, env=env)
+
+    def stop(self) -> None:
+        """Let go of it, with what was made in it."""
+        for name in self._namespaces:
+            self.api.delete(f"/api/v1/namespaces/{name}")
+        self.close()
+
+    def close(self) -> None:
+        self.api.close()
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def _kubectl(self) -> str:
+        return "kubectl"
+
+    def _grant(
+        self, kind: str, place: str, name: str, namespace: str, rules: Sequence[Object], *, subject: str = ""
+    ) -> None:
+        path = f"/apis/rbac.authorization.k8s.io/v1{place}"
+        who = {"kind": "ServiceAccount", "name": subject or name, "namespace": namespace}
+        what = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name}
+        self.api.create(f"{path}/{kind.lower()}s", {"metadata": {"name": name}, "rules": list(rules)})
+        self.api.create(
+            f"{path}/{kind.lower()}bindings", {"metadata": {"name": name}, "roleRef": what, "subjects": [who]}
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def _access(view: Mapping[str, Any]) -> Access:
+    cluster, user = view["clusters"][0]["cluster"], (view.get("users") or [{}])[0].get("user", {})
+    if "exec" in user or "auth-provider" in user:
+        raise Missing("KUBECONFIG has a user that needs a program: give one with a token or a certificate")
+
+    def pem(section: Mapping[str, Any], key: str) -> str:
+        return base64.b64decode(section.get(f"{key}-data", "")).decode()
+
+    return Access(
+        server=cluster["server"], authority=pem(cluster, "certificate-authority"), token=user.get("token", ""),
+        certificate=pem(user, "client-certificate"), key=pem(user, "client-key"),
+    )  # fmt: skip

@@ -1,0 +1,67 @@
+"""The API server's own record of what was asked of it, so that tests count calls where they arrive."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+READ_VERBS = frozenset({"get", "list", "watch"})
+
+# One record a call, made when it is answered; for a watch, when it has begun.
+POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "None", "users": ["system:apiserver"]}, {"level": "Metadata"}],
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One call as the API server recorded it."""
+
+    verb: str
+    resource: str
+    user: str
+    code: int
+    namespace: str = ""
+    name: str = ""
+    path: str = ""
+
+    @property
+    def is_write(self) -> bool:
+        return self.verb not in READ_VERBS
+
+    @property
+    def is_marker(self) -> bool:
+        """Whether it was only made to be found in the log."""
+        return "/version?settle=" in self.path
+
+
+def marker(number: int) -> str:
+    """A path that is asked for only to be found in the log."""
+    return f"/version?settle={number}"
+
+
+def recorded(log: Path, since: int) -> Iterator[Request]:
+    """What stands in the log from that byte on; a line that is not yet whole is left out."""
+    with log.open("rb") as lines:
+        lines.seek(since)
+        for line in lines:
+            record = json.loads(line) if line.endswith(b"\n") else {}
+            once = "ResponseStarted" if record.get("verb") == "watch" else "ResponseComplete"
+            if record.get("stage") == once:
+                yield _request(record)
+
+
+def _request(record: Mapping[str, Any]) -> Request:
+    what = record.get("objectRef", {})
+    resource = "/".join(word for word in (what.get("resource"), what.get("subresource")) if word)
+    return Request(
+        verb=record["verb"], resource=resource, user=record["user"].get("username", ""),
+        code=record.get("responseStatus", {}).get("code", 0), namespace=what.get("namespace", ""),
+        name=what.get("name", ""), path=record["requestURI"],
+    )  # fmt: skip
