@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 TESTS ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help venv up test lint format bench race test-kube lock clean
+.PHONY: help venv up test lint format bench race chaos test-kube lock clean
 .DELETE_ON_ERROR:
 
 help: ## print this
@@ -48,6 +48,9 @@ bench: $(STAMP) ## measure, each number against a limit of the same run
 
 race: $(STAMP) ## 10,000 acquires from 16 client processes; fails if a worker is ever held twice
 	@$(BIN)/python -m bench.race
+
+chaos: $(STAMP) ## the long fault runs: 200 lock losses, an outage of two minutes (about half an hour)
+	@WARMPOOL_TEST_LONG=1 $(BIN)/python -m pytest -s tests/faults/test_lock_losses.py tests/faults/test_outages.py
 
 test-kube: $(STAMP) ## run the tests against a real Kubernetes API server
 	@$(BIN)/python -m pytest tests/kube

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from pool.clock import Clock
-from pool.drivers.kubernetes import decoding, manifests
+from pool.drivers.kubernetes import changes, decoding, manifests
 from pool.drivers.kubernetes.api import CONFLICT, METADATA, METADATA_LIST, NOT_FOUND, Api, Call
 from pool.drivers.kubernetes.following import Follower, Source
 from pool.drivers.kubernetes.manifests import Place
@@ -47,7 +47,7 @@ class Companions:
         if spec.secret:
             self._give_secret(spec, pod_uid)
         if account:
-            patch = manifests.owned_by_pod(spec.name, pod_uid)
+            patch = changes.owned_by_pod(spec.name, pod_uid)
             self._api.call(Call(right=Right.PATCH_SERVICEACCOUNTS, name=spec.name, body=patch))
 
     def names(self, *, following: bool) -> tuple[str, ...]:
@@ -63,9 +63,9 @@ class Companions:
 
     def delete(self, name: str) -> None:
         """Take them away; none there is success."""
-        self._api.call(Call(right=Right.DELETE_SECRETS, name=name, body=manifests.deletion("", None)))
+        self._api.call(Call(right=Right.DELETE_SECRETS, name=name, body=changes.deletion("", None)))
         if self._with_accounts:
-            gone = manifests.deletion("", None)
+            gone = changes.deletion("", None)
             self._api.call(Call(right=Right.DELETE_SERVICEACCOUNTS, name=name, body=gone))
 
     def close(self) -> None:

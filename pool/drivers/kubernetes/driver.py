@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from pool.clock import Clock
-from pool.drivers.kubernetes import decoding, manifests
+from pool.drivers.kubernetes import changes, decoding, manifests
 from pool.drivers.kubernetes.anchor import Anchor
 from pool.drivers.kubernetes.api import CONFLICT, NOT_FOUND, Api, Call
 from pool.drivers.kubernetes.companions import Companions
@@ -88,7 +88,7 @@ class KubernetesDriver:
     def delete(self, name: str, uid: str, *, grace_s: int | None = None) -> None:
         _check(name)
         # Not there, or another one under that name: both are what was asked for. Companions are collected with it.
-        options = manifests.deletion(uid, grace_s)
+        options = changes.deletion(uid, grace_s)
         self._api.call(Call(right=Right.DELETE_PODS, name=name, body=options))
 
     def read(self, name: str) -> Pod | None:
@@ -127,7 +127,7 @@ class KubernetesDriver:
             return StampResult.TERMINATING
         if pod.says(stamp):
             return self._standing(pod)
-        patch = manifests.stamp(stamp, version=pod.version, first=not pod.ever_stamped)
+        patch = changes.stamp(stamp, version=pod.version, first=not pod.ever_stamped)
         answer = self._api.call(Call(right=Right.PATCH_PODS, name=pod.name, body=patch))
         if answer.status == NOT_FOUND:
             return StampResult.GONE

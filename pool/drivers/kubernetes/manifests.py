@@ -65,7 +65,7 @@ def pod(spec: PodSpec, profile: Profile, place: Place) -> Manifest:
             "name": spec.name,
             "labels": labels,
             "annotations": notes,
-            "ownerReferences": [_owner("ConfigMap", place.settings.anchor, place.anchor_uid)],
+            "ownerReferences": [owner("ConfigMap", place.settings.anchor, place.anchor_uid)],
         },
         "spec": _filled(_pod_spec(spec, profile, place.settings)),
     }
@@ -76,7 +76,7 @@ def secret(spec: PodSpec, pod_uid: str, settings: KubernetesSettings) -> Manifes
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": _companion(spec, settings) | {"ownerReferences": [_owner("Pod", spec.name, pod_uid)]},
+        "metadata": _companion(spec, settings) | {"ownerReferences": [owner("Pod", spec.name, pod_uid)]},
         "type": "Opaque",
         "stringData": {KEY_NAME: spec.secret},
     }
@@ -84,18 +84,13 @@ def secret(spec: PodSpec, pod_uid: str, settings: KubernetesSettings) -> Manifes
 
 def service_account(spec: PodSpec, place: Place) -> Manifest:
     """A pod's own account. It has to be there before the pod, so the anchor owns it until the pod does."""
-    owner = _owner("ConfigMap", place.settings.anchor, place.anchor_uid)
+    owner = owner("ConfigMap", place.settings.anchor, place.anchor_uid)
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
         "metadata": _companion(spec, place.settings) | {"ownerReferences": [owner]},
         "automountServiceAccountToken": False,
     }
-
-
-def owned_by_pod(name: str, pod_uid: str) -> Manifest:
-    """A patch after which an object goes with its pod."""
-    return {"metadata": {"ownerReferences": [_owner("Pod", name, pod_uid)]}}
 
 
 def anchor(settings: KubernetesSettings) -> Manifest:
@@ -105,25 +100,6 @@ def anchor(settings: KubernetesSettings) -> Manifest:
         "kind": "ConfigMap",
         "metadata": {"name": settings.anchor, "labels": {MANAGED_BY: MANAGER}},
     }
-
-
-def stamp(stamp: Stamp, *, version: str, first: bool) -> Manifest:
-    """A patch that holds only for that version. The first one also drops the field managers' notes, half of a pod's bytes,
-    which nothing here reads and every later write would carry."""
-    metadata = {
-        "resourceVersion": version,
-        "labels": stamp.labels(),
-        "annotations": stamp.annotations(),
-    }
-    return {"metadata": metadata | ({"managedFields": [{}]} if first else {})}
-
-
-def deletion(uid: str, grace_s: int | None) -> Manifest:
-    """What a deletion holds for, and how long its pod may take."""
-    options: Manifest = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
-    if grace_s is not None:
-        options["gracePeriodSeconds"] = grace_s
-    return options | ({"preconditions": {"uid": uid}} if uid else {})
 
 
 def _pod_spec(spec: PodSpec, profile: Profile, settings: KubernetesSettings) -> Manifest:
@@ -249,7 +225,7 @@ def _companion(spec: PodSpec, settings: KubernetesSettings) -> Manifest:
     return {"name": spec.name, "labels": _labels(spec, settings)}
 
 
-def _owner(kind: str, name: str, uid: str) -> Manifest:
+def owner(kind: str, name: str, uid: str) -> Manifest:
     return {"apiVersion": "v1", "kind": kind, "name": name, "uid": uid}
 
 

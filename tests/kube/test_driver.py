@@ -1,0 +1,407 @@
+"""The Kubernetes driver keeps the driver contract on a real API server, under its own least-privilege Role, and what only a cluster can break."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import replace
+
+import pytest
+
+pytest.register_assert_rewrite("tests.contracts.driver", "tests.support.kube_ground")
+
+from pool.drivers.kubernetes.driver import KubernetesDriver  # noqa: E402
+from pool.drivers.port import Phase, Pod, Role, Stamp, StampResult  # noqa: E402
+from pool.errors import Refused, Transient  # noqa: E402
+from pool.settings import Profile  # noqa: E402
+from tests.contracts.driver import HELD, DriverContract, Watcher  # noqa: E402
+from tests.support.fault_proxy import Fault, FaultProxy  # noqa: E402
+from tests.support.hollow_kubelet import HollowKubelet  # noqa: E402
+from tests.support.kube_any import Cluster  # noqa: E402
+from tests.support.kube_cluster import KubeCluster  # noqa: E402
+from tests.support.kube_ground import KubeGround  # noqa: E402
+from tests.support.waiting import eventually  # noqa: E402
+
+
+@pytest.fixture
+def proxy(cluster: Cluster) -> Iterator[FaultProxy]:
+    with FaultProxy(cluster.access) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def ground(cluster: Cluster, kubelet: HollowKubelet, namespace: str, proxy: FaultProxy) -> KubeGround:
+    return KubeGround(cluster, kubelet, namespace, proxy)
+
+
+@pytest.fixture
+def driver(ground: KubeGround) -> Iterator[KubernetesDriver]:
+    with closing(ground.driver()) as driver:
+        yield driver
+
+
+class TestKubernetesDriver(DriverContract):
+    """The contract, unchanged."""
+
+
+@contextmanager
+def failing(proxy: FaultProxy, method: str, part: str, *faults: Fault) -> Iterator[None]:
+    """While inside, the first calls of that kind go wrong."""
+    left, lock = list(faults), threading.Lock()
+
+    def rule(called: str, path: str) -> Fault | None:
+        with lock:
+            return left.pop(0) if left and called == method and part in path else None
+
+    proxy.fault = rule
+    try:
+        yield
+    finally:
+        proxy.fault = lambda method, path: None
+        assert not left, "nothing called"
+
+
+# Calls
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_busy_server_is_asked_again_until_it_answers(
+    ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy, status: int
+) -> None:
+    with failing(proxy, "POST", "/pods", Fault(status=status), Fault(status=status)):
+        assert driver.create(ground.spec()).uid
+    assert len(driver.list().pods) == 1
+
+
+def test_a_server_that_says_when_to_come_back_is_believed(
+    ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy
+) -> None:
+    driver.create(ground.spec())
+    later = Fault(status=429, retry_after="60")
+    with failing(proxy, "GET", "/pods/w-one", later), pytest.raises(Transient, match="429"):
+        driver.read("w-one")
+
+
+def test_a_server_that_stays_busy_is_given_up_on(
+    ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy
+) -> None:
+    driver.list()
+    proxy.fault = lambda method, path: Fault(status=500)
+    with pytest.raises(Transient, match="500 to list pods in namespace"):
+        driver.list()
+
+
+@pytest.mark.parametrize("part", ["/pods", "/secrets"])
+def test_a_create_whose_reply_was_lost_makes_one_pod_with_its_key(
+    ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy, part: str
+) -> None:
+    with failing(proxy, "POST", part, Fault(status=0)):
+        made = driver.create(ground.spec())
+    assert [pod.uid for pod in driver.list().pods] == [made.uid]
+    assert driver.companions() == ("w-one",)
+
+
+def test_a_stamp_whose_reply_was_lost_is_seen_when_looked_at_again(
+    ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy
+) -> None:
+    ready = ground.make_ready(driver.create(ground.spec()))
+    with failing(proxy, "PATCH", "/pods/w-one", Fault(status=0)):
+        assert driver.stamp(ready, HELD) is StampResult.CONFLICT
+    seen = driver.read("w-one")
+    assert seen is not None
+    assert seen.says(HELD)
+
+
+def test_a_pod_whose_creator_died_before_its_key_gets_it_from_the_next(
+    ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy
+) -> None:
+    proxy.fault = lambda method, path: Fault(status=403) if "/secrets" in path else None
+    with pytest.raises(Refused, match="may not create secrets in namespace"):
+        driver.create(ground.spec())
+    proxy.fault = lambda method, path: None
+    assert driver.companions() == ()
+    assert ground.make_ready(driver.create(ground.spec())).usable
+
+
+def test_a_pod_of_our_name_that_is_not_ours_is_not_taken(
+    ground: KubeGround, driver: KubernetesDriver
+) -> None:
+    driver.create(ground.spec())
+    with pytest.raises(Refused, match="not this worker's"):
+        driver.create(replace(ground.spec(), revision="rev-2"))
+
+
+def test_what_the_server_finds_wrong_is_refused_in_its_words(
+    ground: KubeGround, driver: KubernetesDriver
+) -> None:
+    ground.profile = Profile(priority_class="no-such-class")
+    with closing(ground.driver()) as other, pytest.raises(Refused, match="no-such-class"):
+        other.create(ground.spec())
+    assert driver.list().pods == ()
+
+
+def test_a_right_that_is_missing_is_named(ground: KubeGround) -> None:
+    with closing(ground.driver(anchor="another-anchor")) as other, pytest.raises(Refused) as refused:
+        other.list()
+    assert f"may not get configmaps in namespace {ground.namespace}: " in str(refused.value)
+
+
+def test_a_stamp_drops_the_field_managers_notes(ground: KubeGround, driver: KubernetesDriver) -> None:
+    ready = ground.make_ready(driver.create(ground.spec()))
+    before = ground.raw("w-one")
+    assert before is not None
+    assert before["metadata"]["managedFields"]
+    assert driver.stamp(ready, HELD) is StampResult.WRITTEN
+    after = ground.raw("w-one")
+    assert after is not None
+    assert not after["metadata"].get("managedFields")
+
+
+def test_many_stamps_at_once_leave_one_truth(ground: KubeGround, driver: KubernetesDriver) -> None:
+    ready = ground.make_ready(driver.create(ground.spec()))
+    stamps = [Stamp(org="acme", claim_id=f"c-{n}", epoch=n, busy=True) for n in range(1, 9)]
+    with ThreadPoolExecutor(8) as threads:
+        results = list(threads.map(lambda s: driver.stamp(ready, s), stamps))
+    assert results.count(StampResult.WRITTEN) == 1
+    assert results.count(StampResult.CONFLICT) == 7
+
+
+# What pods tell
+
+
+def test_a_container_killed_for_memory_says_so(ground: KubeGround, driver: KubernetesDriver) -> None:
+    ready = ground.make_ready(driver.create(ground.spec()))
+    ground.kill_for_memory(ready)
+    ended = eventually(lambda: p if (p := driver.read("w-one")) and p.phase is Phase.ENDED else None)
+    assert ended is not None
+    assert (ended.trouble, ended.exit_code) == ("OOMKilled", 137)
+
+
+def test_an_image_that_is_not_there_is_told(
+    ground: KubeGround, driver: KubernetesDriver, kubelet: HollowKubelet
+) -> None:
+    image = f"missing:{ground.namespace}"
+    kubelet.missing_images.add(image)
+    driver.create(replace(ground.spec(), image=image))
+    pod = eventually(lambda: p if (p := driver.read("w-one")) and p.trouble else None)
+    assert pod is not None
+    assert pod.trouble.startswith(("ErrImagePull", "ImagePullBackOff"))
+    assert pod.phase is Phase.PENDING
+
+
+def test_a_pod_that_finds_no_node_says_so(ground: KubeGround) -> None:
+    ground.profile = Profile(node_selector={"there-is": "none"})
+    with closing(ground.driver()) as driver:
+        driver.create(ground.spec())
+        pod = eventually(lambda: p if (p := driver.read("w-one")) and p.unschedulable else None)
+    assert pod is not None
+    assert pod.trouble.startswith("Unschedulable: ")
+
+
+def test_a_pod_on_a_cordoned_node_is_leaving_until_it_is_uncordoned(
+    ground: KubeGround, driver: KubernetesDriver
+) -> None:
+    ready = ground.make_ready(driver.create(ground.spec()))
+    node = f"/api/v1/nodes/{ready.node}"
+    with Watcher(driver) as watcher:
+        watcher.wait_for(Pod, "w-one", leaving="")
+        try:
+            ground.cluster.api.patch(node, {"spec": {"unschedulable": True}})
+            told = watcher.wait_for(Pod, "w-one", leaving=f"its node {ready.node} is cordoned")
+            assert not told.usable
+            assert not told.terminating
+        finally:
+            ground.cluster.api.patch(node, {"spec": {"unschedulable": None}})
+        assert watcher.wait_for(Pod, "w-one", leaving="").usable
+
+
+def test_without_a_right_to_nodes_the_rest_works(ground: KubeGround, proxy: FaultProxy) -> None:
+    proxy.fault = lambda method, path: Fault(status=403) if "/nodes" in path else None
+    with closing(ground.driver()) as driver, Watcher(driver) as watcher:
+        driver.create(ground.spec())
+        watcher.wait_for(Pod, "w-one", ready=True)
+
+
+def test_an_age_is_told_by_the_servers_clock(ground: KubeGround, driver: KubernetesDriver) -> None:
+    driver.create(ground.spec())
+    pod = driver.read("w-one")
+    assert pod is not None
+    assert 0 <= pod.age_s < 10
+    eventually(lambda: (p := driver.read("w-one")) is not None and p.age_s >= 2)
+
+
+def test_a_placeholder_is_below_every_worker(ground: KubeGround, driver: KubernetesDriver) -> None:
+    driver.create(ground.spec("p-one", role=Role.PLACEHOLDER))
+    raw = ground.raw("p-one")
+    assert raw is not None
+    assert raw["spec"]["priority"] == -10
+
+
+# The anchor, companions
+
+
+def test_deleting_the_anchor_collects_every_pod_and_companion(
+    ground: KubeGround, driver: KubernetesDriver
+) -> None:
+    ground.make_ready(driver.create(ground.spec()))
+    ground.cluster.api.delete(ground.path("configmaps", "warmpool-anchor"))
+    eventually(lambda: ground.raw("w-one") is None, within_s=30)
+    eventually(lambda: ground.raw("w-one", "secrets") is None, within_s=30)
+    listing = driver.list()
+    assert (listing.pods, listing.anchored) == ((), False)
+
+
+def test_a_pod_with_an_account_of_its_own_takes_it_along(ground: KubeGround) -> None:
+    ground.profile = Profile(own_service_account=True)
+    with closing(ground.driver()) as driver:
+        pod = ground.make_ready(driver.create(ground.spec()))
+        account = ground.raw("w-one", "serviceaccounts")
+        assert account is not None
+        assert [o["uid"] for o in account["metadata"]["ownerReferences"]] == [pod.uid]
+        assert driver.companions() == ("w-one",)
+        driver.delete(pod.name, pod.uid, grace_s=0)
+        eventually(lambda: driver.companions() == (), within_s=30)
+
+
+def test_a_key_of_an_earlier_pod_of_that_name_becomes_the_new_ones(
+    ground: KubeGround, driver: KubernetesDriver
+) -> None:
+    ground.leave_companions("w-one")
+    pod = ground.make_ready(driver.create(ground.spec()))
+    secret = ground.raw("w-one", "secrets")
+    assert secret is not None
+    assert [o["uid"] for o in secret["metadata"]["ownerReferences"]] == [pod.uid]
+    assert secret["data"]
+
+
+def test_companions_of_a_living_pod_are_not_removed(ground: KubeGround, driver: KubernetesDriver) -> None:
+    driver.create(ground.spec())
+    driver.delete_companions("w-one")
+    assert driver.companions() == ("w-one",)
+
+
+# The cache
+
+
+def listed(proxy: FaultProxy) -> int:
+    return sum(
+        1 for method, path in proxy.calls if method == "GET" and "/pods?" in path and "watch" not in path
+    )
+
+
+def watched(proxy: FaultProxy) -> int:
+    return sum(1 for _, path in proxy.calls if "/pods?" in path and "watch=true" in path)
+
+
+def test_a_watch_that_breaks_is_taken_up_where_it_was(
+    ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy
+) -> None:
+    with Watcher(driver) as watcher:
+        driver.create(ground.spec())
+        watcher.wait_for(Pod, "w-one", ready=True)
+        lists, watches = listed(proxy), watched(proxy)
+        proxy.cut()
+        eventually(lambda: watched(proxy) > watches)
+        ground.cluster.api.delete(ground.path("pods", "w-one"), grace_s=0)
+        eventually(lambda: driver.cached().pods == ())
+        assert listed(proxy) == lists
+
+
+def test_a_version_that_is_too_old_is_listed_anew(
+    ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy
+) -> None:
+    with Watcher(driver) as watcher:
+        driver.create(ground.spec())
+        watcher.wait_for(Pod, "w-one", ready=True)
+        lists = listed(proxy)
+        with failing(proxy, "GET", "watch=true&allowWatchBookmarks=true", Fault(status=410)):
+            proxy.cut()
+            eventually(lambda: listed(proxy) > lists)
+        driver.create(ground.spec("w-two"))
+        watcher.wait_for(Pod, "w-two", ready=True)
+
+
+def test_everything_is_listed_anew_from_time_to_time(ground: KubeGround, proxy: FaultProxy) -> None:
+    with closing(ground.driver(relist_s=10)) as driver, Watcher(driver) as watcher:
+        driver.create(ground.spec())
+        watcher.wait_for(Pod, "w-one", ready=True)
+        eventually(lambda: listed(proxy) >= 2, within_s=20)
+        assert [pod.name for pod in driver.cached().pods] == ["w-one"]
+
+
+def test_a_cache_grows_old_while_the_server_is_away_and_young_when_it_is_back(
+    ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy
+) -> None:
+    with Watcher(driver) as watcher:
+        made = driver.create(ground.spec())
+        watcher.wait_for(Pod, "w-one", ready=True)
+        eventually(lambda: driver.cached().age_s == 0)
+        with proxy.away():
+            eventually(lambda: driver.cached().age_s > 2)
+            assert [pod.uid for pod in driver.cached().pods] == [made.uid]
+            ground.cluster.api.delete(ground.path("pods", "w-one"), grace_s=0)
+        eventually(lambda: driver.cached().age_s < 1, within_s=30)
+        eventually(lambda: driver.cached().pods == ())
+
+
+def test_companions_cost_no_call_while_they_are_followed(
+    ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy
+) -> None:
+    with Watcher(driver) as watcher:
+        driver.create(ground.spec())
+        watcher.wait_for(Pod, "w-one", ready=True)
+        assert driver.companions() == ("w-one",)
+        eventually(lambda: any("/secrets?" in path and "watch=true" in path for _, path in proxy.calls))
+        eventually(lambda: driver._companions._follower.age_s() == 0)
+        calls = len(proxy.calls)
+        for _ in range(10):
+            assert driver.companions() == ("w-one",)
+            assert driver.cached().pods
+        assert len(proxy.calls) == calls
+
+
+def test_a_killed_api_server_is_caught_up_with_after_its_return(
+    servers: None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with KubeCluster() as own, HollowKubelet(own) as kubelet, FaultProxy(own.access) as proxy:
+        ground = KubeGround(own, kubelet, own.namespace("away"), proxy)
+        with closing(ground.driver()) as driver, Watcher(driver) as watcher:
+            driver.create(ground.spec())
+            watcher.wait_for(Pod, "w-one", ready=True)
+            own.kill_apiserver()
+            eventually(lambda: driver.cached().age_s > 1)
+            assert [pod.name for pod in driver.cached().pods] == ["w-one"]
+            with pytest.raises(Transient):
+                driver.create(ground.spec("w-two"))
+            own.restart_apiserver()
+            driver.create(ground.spec("w-two"))
+            watcher.wait_for(Pod, "w-two", ready=True)
+            eventually(lambda: driver.cached().age_s < 1)
+            assert {pod.name for pod in driver.cached().pods} == {"w-one", "w-two"}
+
+
+# Rights
+
+
+def test_every_right_is_needed_and_none_is_missing(
+    own_cluster: KubeCluster, kubelet: HollowKubelet, proxy: FaultProxy
+) -> None:
+    """A whole life under the Role beside the driver: nothing is forbidden, and no more is used than what is granted."""
+    ground = KubeGround(own_cluster, kubelet, own_cluster.namespace("rights"), proxy)
+    since = own_cluster.mark()
+    with closing(ground.driver()) as driver, Watcher(driver) as watcher:
+        ready = ground.make_ready(driver.create(ground.spec()))
+        watcher.wait_for(Pod, "w-one", ready=True)
+        assert driver.stamp(ready, HELD) is StampResult.WRITTEN
+        driver.companions()
+        driver.delete(ready.name, ready.uid, grace_s=0)
+        eventually(lambda: driver.cached().pods == ())
+        eventually(lambda: driver.companions() == ())
+    mine = [r for r in own_cluster.requests(since) if r.user == ground.user.name]
+    assert [r for r in mine if r.code == 403] == []
+    writes = [(r.verb, r.resource) for r in mine if r.is_write]
+    assert sorted(writes) == [
+        ("create", "configmaps"), ("create", "pods"), ("create", "secrets"), ("delete", "pods"), ("patch", "pods"),
+    ]  # fmt: skip
