@@ -59,7 +59,6 @@ class Client:
     url: str
     file: Path
     share: int
-    org: str
     threads: int
 
 
@@ -128,13 +127,19 @@ class Race:
     def _compete(self, system: System) -> Logs:
         shares = [len(range(i, self.acquires, self.clients)) for i in range(self.clients)]
         files = [system.folder / f"client-{i}.jsonl" for i in range(self.clients)]
+        command = [
+            sys.executable,
+            "-m",
+            "bench.race",
+            "--threads",
+            str(self.threads),
+            "--client",
+            system.redis.url,
+        ]
         clients = [
-            subprocess.Popen(
-                [sys.executable, "-m", "bench.race", "--threads", str(self.threads), "--client", system.redis.url, str(file), str(share), ORGS[i % len(ORGS)]],
-                cwd=ROOT,
-            )
-            for i, (file, share) in enumerate(zip(files, shares, strict=True))
-        ]  # fmt: skip
+            subprocess.Popen([*command, str(file), str(share)], cwd=ROOT)
+            for file, share in zip(files, shares, strict=True)
+        ]
         try:
             self._watch(clients, files)
         finally:
@@ -205,7 +210,7 @@ def compete(client: Client) -> None:
         while next(left, None) is not None:
             granted = False
             while not granted:
-                line = acquire_and_release(pool, client.org)
+                line = acquire_and_release(pool)
                 granted = "claim_id" in line
                 with writing, client.file.open("a") as log:
                     log.write(json.dumps(line) + "\n")
@@ -218,9 +223,10 @@ def compete(client: Client) -> None:
             thread.join()
 
 
-def acquire_and_release(pool: Pool, org: str) -> dict[str, Any]:
-    """One turn, by chance with or without waiting; what is to be written down of it."""
-    asked = time.monotonic()
+def acquire_and_release(pool: Pool) -> dict[str, Any]:
+    """One turn, for any org, with or without waiting; what is to be written down of it. The orgs' demands go up and down by
+    chance, so they compete for workers, and clients of one org for those that it has."""
+    org, asked = random.choice(ORGS), time.monotonic()
     try:
         worker = pool.acquire(org, wait_s=random.choice((0, 30)), lease_s=LEASE_S)
     except Refused as exc:
@@ -275,11 +281,11 @@ def main() -> int:
         "--threads", type=int, default=Race.__dataclass_fields__["threads"].default, help="of each client"
     )
     parser.add_argument("--database", choices=["postgres", "sqlite"], default="postgres")
-    parser.add_argument("--client", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--client", nargs=3, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.client:
-        url, file, share, org = asked.client
-        compete(Client(url=url, file=Path(file), share=int(share), org=org, threads=asked.threads))
+        url, file, share = asked.client
+        compete(Client(url=url, file=Path(file), share=int(share), threads=asked.threads))
         return 0
     del asked.client
     race = Race(**vars(asked))

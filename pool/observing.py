@@ -79,9 +79,9 @@ def _changed(deps: Deps, worker: Seen, pod: Pod) -> None:
         lose_to_a_later_holder(deps, worker, pod)
     elif pod.phase is Phase.ENDED:
         _ended(deps, worker, pod)
-    elif pod.terminating:
+    elif pod.terminating or pod.leaving:
         if worker.state is not State.DRAINING:
-            stamping.tell_leaving(deps, worker, "its pod is terminating")
+            stamping.tell_leaving(deps, worker, pod.leaving or "its pod is terminating")
     elif worker.state is State.SPAWNING and pod.usable:
         _ready(deps, worker, pod)
     elif worker.state in CLAIMABLE and not pod.ready:

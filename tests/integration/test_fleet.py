@@ -295,6 +295,22 @@ def test_a_holder_is_told_that_its_pod_is_terminating_and_keeps_it(world: World)
     assert world.state_of(worker) is State.DRAINING
 
 
+def test_on_a_node_that_is_taken_away_idle_workers_leave_at_once_and_busy_ones_are_never_parked_again(
+    world: World,
+) -> None:
+    world.warm(2)
+    granted = world.granted("acme")
+    (idle,) = world.workers(State.IDLE)
+    for worker in (idle.id, granted.worker_id):
+        world.driver.change(worker, leaving="its node is cordoned")
+    world.observe()
+    assert world.state_of(idle.id) is State.DRAINING
+    assert world.state_of(granted.worker_id) is State.HOT
+    assert world.renew(granted.claim_id)["leaving"] == {granted.claim_id: "its node is cordoned"}
+    world.release(granted.claim_id)
+    assert world.state_of(granted.worker_id) is State.DRAINING
+
+
 def test_an_idle_pod_that_terminates_leaves_at_once(world: World) -> None:
     (worker,) = world.warm(1)
     world.driver.change(worker, terminating=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
+import re
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -12,6 +15,8 @@ import pytest
 
 pytest.register_assert_rewrite("tests.contracts.driver", "tests.support.kube_ground")
 
+from pool.backoff import Backoff, retrying  # noqa: E402
+from pool.clock import SystemClock  # noqa: E402
 from pool.drivers.kubernetes.driver import KubernetesDriver  # noqa: E402
 from pool.drivers.port import Phase, Pod, Role, Stamp, StampResult  # noqa: E402
 from pool.errors import Refused, Transient  # noqa: E402
@@ -47,13 +52,13 @@ class TestKubernetesDriver(DriverContract):
 
 
 @contextmanager
-def failing(proxy: FaultProxy, method: str, part: str, *faults: Fault) -> Iterator[None]:
+def failing(proxy: FaultProxy, method: str, pattern: str, *faults: Fault) -> Iterator[None]:
     """While inside, the first calls of that kind go wrong."""
     left, lock = list(faults), threading.Lock()
 
     def rule(called: str, path: str) -> Fault | None:
         with lock:
-            return left.pop(0) if left and called == method and part in path else None
+            return left.pop(0) if left and called == method and re.search(pattern, path) else None
 
     proxy.fault = rule
     try:
@@ -87,10 +92,10 @@ def test_a_server_that_says_when_to_come_back_is_believed(
 def test_a_server_that_stays_busy_is_given_up_on(
     ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy
 ) -> None:
-    driver.list()
+    driver.create(ground.spec())
     proxy.fault = lambda method, path: Fault(status=500)
-    with pytest.raises(Transient, match="500 to list pods in namespace"):
-        driver.list()
+    with pytest.raises(Transient, match="500 to get pods in namespace"):
+        driver.read("w-one")
 
 
 @pytest.mark.parametrize("part", ["/pods", "/secrets"])
@@ -166,6 +171,45 @@ def test_many_stamps_at_once_leave_one_truth(ground: KubeGround, driver: Kuberne
         results = list(threads.map(lambda s: driver.stamp(ready, s), stamps))
     assert results.count(StampResult.WRITTEN) == 1
     assert results.count(StampResult.CONFLICT) == 7
+
+
+def test_with_a_third_of_all_calls_failing_every_pod_is_made_once_with_its_key(
+    ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy
+) -> None:
+    driver.list()
+    dice, lock = random.Random(7), threading.Lock()
+
+    def rule(method: str, path: str) -> Fault | None:
+        with lock:
+            fails = dice.random() < 0.3
+            return Fault(status=dice.choice([429, 500, 0])) if fails else None
+
+    def make(name: str) -> Pod:
+        made: Pod = retrying(
+            lambda: driver.create(replace(ground.spec(name), command=("sleep", "600"))),
+            policy=Backoff(tries=20),
+            clock=SystemClock(),
+        )
+        return made
+
+    proxy.fault = rule
+    names = [f"w-{n}" for n in range(20)]
+    with ThreadPoolExecutor(10) as threads:
+        made = list(threads.map(make, names))
+    proxy.fault = lambda method, path: None
+    assert sorted(pod.uid for pod in driver.list().pods) == sorted(pod.uid for pod in made)
+    assert driver.companions() == tuple(sorted(names))
+
+
+def test_it_works_over_tls_and_a_silent_watch_ends_at_once(ground: KubeGround) -> None:
+    kubeconfig = str(ground.user.kubeconfig)
+    with closing(ground.driver(kubeconfig=kubeconfig)) as driver, Watcher(driver) as watcher:
+        driver.create(ground.spec())
+        watcher.wait_for(Pod, "w-one", ready=True)
+        eventually(lambda: driver.cached().age_s == 0)
+        began = time.monotonic()
+        driver.close()
+        assert time.monotonic() - began < 2
 
 
 # What pods tell
@@ -316,11 +360,26 @@ def test_a_version_that_is_too_old_is_listed_anew(
         driver.create(ground.spec())
         watcher.wait_for(Pod, "w-one", ready=True)
         lists = listed(proxy)
-        with failing(proxy, "GET", "watch=true&allowWatchBookmarks=true", Fault(status=410)):
+        with failing(proxy, "GET", "/pods.*watch=true", Fault(status=410)):
             proxy.cut()
             eventually(lambda: listed(proxy) > lists)
         driver.create(ground.spec("w-two"))
         watcher.wait_for(Pod, "w-two", ready=True)
+
+
+def test_a_watch_that_is_told_that_its_version_is_gone_lists_anew(
+    ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy
+) -> None:
+    told = b'{"type":"ERROR","object":{"kind":"Status","code":410,"message":"too old resource version"}}\n'
+    with Watcher(driver) as watcher:
+        driver.create(ground.spec())
+        watcher.wait_for(Pod, "w-one", ready=True)
+        lists = listed(proxy)
+        with failing(proxy, "GET", "/pods.*watch=true", Fault(status=200, body=told)):
+            proxy.cut()
+            eventually(lambda: listed(proxy) > lists)
+        ground.cluster.api.delete(ground.path("pods", "w-one"), grace_s=0)
+        eventually(lambda: driver.cached().pods == ())
 
 
 def test_everything_is_listed_anew_from_time_to_time(ground: KubeGround, proxy: FaultProxy) -> None:
@@ -363,7 +422,7 @@ def test_companions_cost_no_call_while_they_are_followed(
 
 
 def test_a_killed_api_server_is_caught_up_with_after_its_return(
-    servers: None, tmp_path_factory: pytest.TempPathFactory
+    servers: None,
 ) -> None:
     with KubeCluster() as own, HollowKubelet(own) as kubelet, FaultProxy(own.access) as proxy:
         ground = KubeGround(own, kubelet, own.namespace("away"), proxy)

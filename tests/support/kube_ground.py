@@ -54,7 +54,8 @@ class KubeGround:
                 raise
 
     def driver(self, **changes: Any) -> KubernetesDriver:
-        kubernetes = KubernetesSettings(namespace=self.namespace, kubeconfig=str(self._kubeconfig), **changes)
+        given = {"namespace": self.namespace, "kubeconfig": str(self._kubeconfig)} | changes
+        kubernetes = KubernetesSettings(**given)
         pool = PoolSettings(driver="kubernetes", call_timeout_s=CALL_TIMEOUT_S)
         settings = Settings(pool=pool, kubernetes=kubernetes, profiles={"default": self.profile})
         driver = wiring.build_driver(settings)
@@ -103,7 +104,10 @@ class KubeGround:
             LABEL_POOL: KubernetesSettings().anchor,
             LABEL_WORKER: name,
         }
-        self.cluster.api.create(self.path("secrets"), {"metadata": {"name": name, "labels": labels}})
+        key = {manifests.KEY_NAME: tokens.worker_key(MASTER_KEY, name)}
+        self.cluster.api.create(
+            self.path("secrets"), {"metadata": {"name": name, "labels": labels}, "stringData": key}
+        )
 
     def grace_left_s(self, pod: Pod) -> float:
         found = self.raw(pod.name)

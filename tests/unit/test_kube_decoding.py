@@ -127,6 +127,13 @@ def test_a_page_says_its_version_and_where_the_next_begins() -> None:
     assert ([k.pod.name for k in page.items], page.version, page.more) == (["w-one"], "9", "more")
 
 
+def test_what_older_servers_write_as_null_is_taken() -> None:
+    bookmark = b'{"metadata":{"resourceVersion":"9","creationTimestamp":null},"spec":{"containers":null},"status":{}}'
+    assert decoding.meta(bookmark).resource_version == "9"
+    assert decoding.pod(bookmark).pod.image == ""
+    assert decoding.pods(b'{"metadata":{"resourceVersion":"9"},"items":null}').items == []
+
+
 @pytest.mark.parametrize("body", [b"", b"[]", b"<html>", b'{"metadata":{"name":3}}', b'{"metadata":null}'])
 def test_an_answer_that_makes_no_sense_is_transient(body: bytes) -> None:
     with pytest.raises(Transient):

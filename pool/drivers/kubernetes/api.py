@@ -89,6 +89,7 @@ class Api:
         self._clock = clock
         self._timeout_s = call_timeout_s
         self._closed = threading.Event()
+        self._granted: set[Right] = set()
         # The server's time is ours plus this: ages are differences of its own instants.
         self._ahead_s: float | None = None
 
@@ -126,6 +127,7 @@ class Api:
         timeout = urllib3.Timeout(connect=self._timeout_s, read=_SILENCE_S)
         response = self._request(call, timeout, stream=True)
         if response.status == OK:
+            self._granted.add(call.right)
             return Stream(response)
         with closing(response):
             answer = self._judged(call, response, response.read())
@@ -149,6 +151,8 @@ class Api:
         return self._judged(call, response, response.data)
 
     def _request(self, call: Call, timeout: urllib3.Timeout, *, stream: bool) -> urllib3.BaseHTTPResponse:
+        if self._closed.is_set():
+            raise Transient("the driver was closed")
         right = call.right
         place = "" if right.of_the_cluster else f"/namespaces/{self.namespace}"
         path = f"/api/v1{place}/{right.resource}" + (f"/{call.name}" if call.name else "")
@@ -170,6 +174,7 @@ class Api:
     def _judged(self, call: Call, response: urllib3.BaseHTTPResponse, body: bytes) -> Answer:
         status, right = response.status, call.right
         if status < 300 or status in _EXPECTED:
+            self._granted.add(right)
             return Answer(status=status, body=body)
         where = "the cluster" if right.of_the_cluster else f"namespace {self.namespace}"
         said = f"{right.verb} {right.resource} in {where}: {_said(body)}"
@@ -178,12 +183,16 @@ class Api:
         if status == 401:
             self._log_in_again()
             raise _NotNow(f"the API server does not know us: {said}")
-        # A quota is a matter of time; a missing right is not.
-        if "exceeded quota" in said:
-            raise Transient(said)
+        if status == 403 and self._is_a_matter_of_time(right, said):
+            raise _NotNow(said)
         if status == 403:
             raise Refused("forbidden", detail=f"may not {said}")
         raise Refused("invalid", detail=f"{status} to {said}")
+
+    def _is_a_matter_of_time(self, right: Right, said: str) -> bool:
+        """A quota is; and so is a right that we had before: a server that has just started does not know the roles yet."""
+        lacking = f'cannot {right.verb} resource "{right.resource}"' in said
+        return "exceeded quota" in said or (lacking and right in self._granted)
 
     def _log_in_again(self) -> None:
         """Credentials that were good once may have been replaced."""

@@ -52,7 +52,7 @@ class Companions:
 
     def names(self, *, following: bool) -> tuple[str, ...]:
         """Whose companions exist. While pods are followed so are Secrets, and asking costs no call."""
-        if following:
+        if following and not self._with_accounts:
             self._follower.start()
             if self._follower.age_s() < _FRESH_S:
                 return self._names.all()

@@ -55,7 +55,7 @@ def pod(body: bytes | msgspec.Raw) -> Known:
 
 def pods(body: bytes) -> Page[Known]:
     page = _decoded(_PODS, body)
-    items = [_known(item) for item in page.items]
+    items = [_known(item) for item in page.items or ()]
     return Page(items=items, version=page.metadata.resource_version, more=page.metadata.more)
 
 
@@ -65,7 +65,7 @@ def node(body: bytes | msgspec.Raw) -> Node:
 
 def nodes(body: bytes) -> Page[Node]:
     page = _decoded(_NODES, body)
-    items = [_node(item) for item in page.items]
+    items = [_node(item) for item in page.items or ()]
     return Page(items=items, version=page.metadata.resource_version, more=page.metadata.more)
 
 
@@ -76,7 +76,7 @@ def meta(body: bytes | msgspec.Raw) -> wire.Meta:
 
 def metas(body: bytes) -> Page[wire.Meta]:
     page = _decoded(_BARES, body)
-    items = [item.metadata for item in page.items]
+    items = [item.metadata for item in page.items or ()]
     return Page(items=items, version=page.metadata.resource_version, more=page.metadata.more)
 
 
@@ -109,7 +109,7 @@ def _known(item: wire.PodObject) -> Known:
     phase, why = _life(status)
     unscheduled = conditions.get("PodScheduled", wire.Condition())
     unschedulable = unscheduled.status == "False" and unscheduled.reason == "Unschedulable"
-    container = _worker(spec.containers)
+    container = _worker(spec.containers or [])
     shown = Pod(
         name=meta.name,
         uid=meta.uid,
@@ -173,5 +173,5 @@ def _words(why: wire.Why | wire.Condition) -> str:
     return ": ".join(filter(None, (why.reason, why.message)))
 
 
-def _instant(text: str) -> float:
+def _instant(text: str | None) -> float:
     return datetime.fromisoformat(text).timestamp() if text else 0.0

@@ -151,9 +151,10 @@ class KubernetesDriver:
             self._companions.delete(name)
 
     def close(self) -> None:
+        # First, so that nobody waits for the next try of a call.
+        self._api.close()
         for follower in (self._pods, self._nodes, self._companions):
             follower.close()
-        self._api.close()
 
     def _made(self, spec: PodSpec, manifest: manifests.Manifest) -> Known:
         """The pod of that name, made now or by an earlier try."""

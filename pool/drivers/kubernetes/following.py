@@ -22,15 +22,16 @@ from pool.drivers.kubernetes import decoding
 from pool.drivers.kubernetes.api import EXPIRED, JSON, Api, Call, Expired, Stream
 from pool.drivers.kubernetes.decoding import Page
 from pool.drivers.kubernetes.rights import Right
-from pool.errors import Refused, Transient
+from pool.errors import PoolError, Refused, Transient
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 _AGAIN = Backoff(first_s=0.2, limit_s=10.0, tries=2)
+# A right that is missing may be given, and a server that has just started knows nobody's rights.
+_REFUSED = Backoff(first_s=0.5, limit_s=60.0, tries=2)
 # Taking up an old version has failed so often that a list is worth its price.
 _RESUMES = 3
-_REFUSED_AGAIN_S = 60.0
 # What happened while a watch was broken comes at once when it is taken up; after so long a silence there was nothing.
 _CAUGHT_UP_S = 1.0
 # No watch is asked to be shorter.
@@ -114,15 +115,9 @@ class Follower(Generic[T]):
             try:
                 self._follow()
             except Refused as exc:
-                self._tell("following_refused", exc)
-                self._clock.wait(self._stop, _REFUSED_AGAIN_S)
+                self._failed("following_refused", exc, _REFUSED)
             except Transient as exc:
-                self._failures += 1
-                self._tell("following_interrupted", exc)
-                if isinstance(exc, Expired) or self._failures % _RESUMES == 0:
-                    self._fill_from, self._version = _CONSISTENTLY, ""
-                jitter = next(_AGAIN.pauses()) / _AGAIN.first_s
-                self._clock.wait(self._stop, jitter * _AGAIN.nominal(self._failures))
+                self._failed("following_interrupted", exc, _AGAIN)
 
     def _follow(self) -> None:
         """A fill, unless there is something to go on from; then watches until it is time for the next."""
@@ -185,6 +180,17 @@ class Follower(Generic[T]):
             with self._lock:
                 self._stream = None
 
+    def _failed(self, event: str, exc: PoolError, pauses: Backoff) -> None:
+        """Say so, once for each cause, and wait a little."""
+        self._failures += 1
+        if str(exc) != self._said:
+            self._said = str(exc)
+            log.warning(event, resource=self._source.list_right.resource, cause=self._said)
+        if isinstance(exc, Expired) or self._failures % _RESUMES == 0:
+            self._fill_from, self._version = _CONSISTENTLY, ""
+        jitter = next(pauses.pauses()) / pauses.first_s
+        self._clock.wait(self._stop, jitter * pauses.nominal(self._failures))
+
     def _heard(self, at: float) -> None:
         self._heard_at = at
         self._failures, self._said = 0, ""
@@ -205,9 +211,3 @@ class Follower(Generic[T]):
             case _:
                 self._sink.put(self._source.one(event.object))
         self._version = decoding.meta(event.object).resource_version
-
-    def _tell(self, event: str, exc: Exception) -> None:
-        """Once for each cause, not once for each try."""
-        if str(exc) != self._said:
-            self._said = str(exc)
-            log.warning(event, resource=self._source.list_right.resource, cause=self._said)

@@ -84,11 +84,11 @@ def secret(spec: PodSpec, pod_uid: str, settings: KubernetesSettings) -> Manifes
 
 def service_account(spec: PodSpec, place: Place) -> Manifest:
     """A pod's own account. It has to be there before the pod, so the anchor owns it until the pod does."""
-    owner = owner("ConfigMap", place.settings.anchor, place.anchor_uid)
+    owners = [owner("ConfigMap", place.settings.anchor, place.anchor_uid)]
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
-        "metadata": _companion(spec, place.settings) | {"ownerReferences": [owner]},
+        "metadata": _companion(spec, place.settings) | {"ownerReferences": owners},
         "automountServiceAccountToken": False,
     }
 
@@ -226,6 +226,7 @@ def _companion(spec: PodSpec, settings: KubernetesSettings) -> Manifest:
 
 
 def owner(kind: str, name: str, uid: str) -> Manifest:
+    """A reference to what an object goes with."""
     return {"apiVersion": "v1", "kind": kind, "name": name, "uid": uid}
 
 

@@ -21,8 +21,9 @@ class Meta(msgspec.Struct, frozen=True, rename="camel"):
     name: str = ""
     uid: str = ""
     resource_version: str = ""
-    creation_timestamp: str = ""
-    deletion_timestamp: str = ""
+    # Older servers write null where there is none.
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     owner_references: list[Owner] = []
@@ -61,7 +62,7 @@ class Container(msgspec.Struct, frozen=True):
 
 class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     node_name: str = ""
-    containers: list[Container] = []
+    containers: list[Container] | None = None
     tolerations: tuple[Toleration, ...] = ()
 
 
@@ -120,4 +121,4 @@ class ListMeta(msgspec.Struct, frozen=True, rename="camel"):
 
 class ListOf(msgspec.Struct, Generic[T], frozen=True):
     metadata: ListMeta = ListMeta()
-    items: list[T] = []
+    items: list[T] | None = None

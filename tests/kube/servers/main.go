@@ -63,8 +63,10 @@ func runKubectl() int {
 	return 0
 }
 
-// As kwok's own main: its flags for logging and configuration are read before its command exists.
+// As kwok's own main: its flags for logging and configuration are read before its command exists. Kubernetes has put a
+// flag of its own among everybody's, which kwok's command would take for its.
 func runKwok() int {
+	pflag.CommandLine = pflag.NewFlagSet("kwok", pflag.ExitOnError)
 	flags := pflag.NewFlagSet("global", pflag.ContinueOnError)
 	flags.ParseErrorsAllowlist.UnknownFlags = true
 	flags.Usage = func() {}

@@ -1,0 +1,61 @@
+"""Credentials: where they are looked for, which namespace comes with them, and what is said if there are none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pool import wiring
+from pool.drivers.kubernetes import access
+from pool.errors import Refused
+from pool.settings import KubernetesSettings, PoolSettings, Settings
+
+FILE = {
+    "apiVersion": "v1",
+    "kind": "Config",
+    "current-context": "one",
+    "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1/"}}],
+    "users": [{"name": "u", "user": {"token": "a-token"}}],
+    "contexts": [
+        {"name": "one", "context": {"cluster": "c", "user": "u", "namespace": "workers"}},
+        {"name": "two", "context": {"cluster": "c", "user": "u"}},
+    ],
+}
+
+
+@pytest.fixture
+def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    path = tmp_path / "config"
+    path.write_text(json.dumps(FILE))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "namespace"),
+    [({}, "workers"), ({"context": "two"}, "default"), ({"namespace": "mine"}, "mine")],
+)
+def test_the_namespace_is_the_setting_else_the_contexts(
+    kubeconfig: str, changes: dict[str, str], namespace: str
+) -> None:
+    found = access.load(KubernetesSettings(kubeconfig=kubeconfig, **changes), connections=1)  # type: ignore[arg-type]
+    assert found.namespace == namespace
+    assert found.server == "http://127.0.0.1:1"
+    assert found.authorization() == "Bearer a-token"
+
+
+@pytest.mark.parametrize("changes", [{"kubeconfig": "/nowhere/config"}, {"context": "three"}])
+def test_without_credentials_the_sentence_says_so(kubeconfig: str, changes: dict[str, str]) -> None:
+    with pytest.raises(Refused, match="no access to a cluster: "):
+        access.load(KubernetesSettings(**{"kubeconfig": kubeconfig, **changes}), connections=1)  # type: ignore[arg-type]
+
+
+def test_the_driver_is_built_by_the_setting_of_that_name_without_any_call(kubeconfig: str) -> None:
+    settings = Settings(
+        pool=PoolSettings(driver="kubernetes"), kubernetes=KubernetesSettings(kubeconfig=kubeconfig)
+    )
+    driver = wiring.build_driver(settings)
+    assert not driver.cached().anchored
+    driver.close()
