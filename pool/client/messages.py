@@ -16,6 +16,8 @@ from pool.client.errors import TaskFailed
 QUEUE = "acquire"
 # Celery's own limit for what Flower shows of the arguments.
 REPR_LIMIT = 1024
+# What a task may have raised because something did not answer it, by name.
+OUTAGES = frozenset({"BackendStoreError", "ConnectionError", "OperationalError", "TimeoutError", "Transient"})
 _NO_EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
 
@@ -85,14 +87,25 @@ class Answer:
 
     @classmethod
     def parse(cls, raw: bytes | str) -> Answer | None:
-        """None if it is not an answer at all."""
+        """None if it is not an answer at all. A server that says that it could not reach its database or its broker has not
+        answered: it is asked again in due time, which the contract makes harmless."""
         try:
             meta = json.loads(raw)
         except ValueError:
             return None
         if not isinstance(meta, dict) or not isinstance(meta.get("task_id"), str):
             return None
-        return cls(task_id=meta["task_id"], status=str(meta.get("status")), result=meta.get("result"))
+        answer = cls(task_id=meta["task_id"], status=str(meta.get("status")), result=meta.get("result"))
+        return None if answer.is_an_outage else answer
+
+    @property
+    def is_an_outage(self) -> bool:
+        """Whether the task failed only because something it needs did not answer it."""
+        return (
+            self.status != "SUCCESS"
+            and isinstance(self.result, dict)
+            and self.result.get("exc_type") in OUTAGES
+        )
 
     def value(self) -> object:
         """The result, or `TaskFailed` with what the task raised."""

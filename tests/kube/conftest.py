@@ -21,28 +21,26 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Build the servers now if they must be: that takes longer than any test may."""
-    wanted = any(HERE in item.path.parents for item in items)
-    if wanted and not config.option.collectonly and not os.environ.get("KUBECONFIG"):
-        capture = config.pluginmanager.getplugin("capturemanager")
-        try:
-            with capture.global_and_fixture_disabled():
-                kube_binaries.find_or_build(kube_binaries.say_on_stderr, kube_binaries.NAMES)
-        except kube_binaries.Missing as exc:
-            config.stash[_WHY] = str(exc)
-
-
-_WHY = pytest.StashKey[str]()
+    """Build the servers now if they must be: that takes longer than any test may. Without them all tests here skip at home."""
+    ours = [item for item in items if HERE in item.path.parents]
+    if not ours or config.option.collectonly or os.environ.get("KUBECONFIG"):
+        return
+    capture = config.pluginmanager.getplugin("capturemanager")
+    try:
+        with capture.global_and_fixture_disabled():
+            kube_binaries.find_or_build(kube_binaries.say_on_stderr, kube_binaries.NAMES)
+    except kube_binaries.Missing as exc:
+        if os.environ.get("CI"):
+            raise pytest.UsageError(str(exc)) from exc
+        for item in ours:
+            item.add_marker(pytest.mark.skip(reason=str(exc)))
 
 
 @pytest.fixture(scope="session")
-def servers(request: pytest.FixtureRequest) -> None:
-    """What a cluster of our own is started from; without it a test is skipped at home and fails in CI."""
+def servers() -> None:
+    """A cluster of one's own can be started."""
     if os.environ.get("KUBECONFIG"):
         pytest.skip("needs a cluster of its own: KUBECONFIG names one that others may use")
-    why = request.config.stash.get(_WHY, "")
-    if why:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
 
 
 @pytest.fixture(scope="session")

@@ -147,6 +147,22 @@ def test_what_the_server_finds_wrong_is_refused_in_its_words(
     assert driver.list().pods == ()
 
 
+def test_a_right_that_we_had_is_not_given_up_at_once(
+    ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy
+) -> None:
+    """A server that has just started does not know the roles yet, and says no to everybody."""
+    lacking = (
+        b'{"kind":"Status","message":"pods is forbidden: User cannot get resource \\"pods\\" in API group"}'
+    )
+    driver.create(ground.spec())
+    assert driver.read("w-one") is not None
+    with failing(proxy, "GET", "/pods/w-one", *[Fault(status=403, body=lacking)] * 3):
+        assert driver.read("w-one") is not None
+    proxy.fault = lambda method, path: Fault(status=403, body=lacking)
+    with pytest.raises(Transient, match="cannot get resource"):
+        driver.read("w-one")
+
+
 def test_a_right_that_is_missing_is_named(ground: KubeGround) -> None:
     with closing(ground.driver(anchor="another-anchor")) as other, pytest.raises(Refused) as refused:
         other.list()

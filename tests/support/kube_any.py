@@ -47,7 +47,7 @@ class Cluster:
         self.kubeconfig = self.write_kubeconfig(ADMIN, access)
         self.has_scheduler = True
         self.is_borrowed = True
-        self._namespaces: list[str] = []
+        self._made: list[str] = []
 
     @classmethod
     def of_kubeconfig(cls) -> Cluster:
@@ -69,7 +69,7 @@ class Cluster:
         enforced = {"pod-security.kubernetes.io/enforce": security}
         unique = f"{NAMESPACE_PREFIX}{name}-{secrets.token_hex(3)}"
         self.api.create("/api/v1/namespaces", {"metadata": {"name": unique, "labels": enforced}})
-        self._namespaces.append(unique)
+        self._made.append(f"/api/v1/namespaces/{unique}")
         return unique
 
     def user(
@@ -124,8 +124,8 @@ class Cluster:
 
     def stop(self) -> None:
         """Let go of it, with what was made in it."""
-        for name in self._namespaces:
-            self.api.delete(f"/api/v1/namespaces/{name}")
+        for path in self._made:
+            self.api.delete(path)
         self.close()
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from pool.client.core import LATE_LIMIT, LATE_S, Core
 from pool.client.holding import BATCH, Holding
 from pool.client.identity import Identity, identity, named
 from pool.client.link import redacted
-from pool.client.messages import REPR_LIMIT, Message
+from pool.client.messages import REPR_LIMIT, Answer, Message
 from pool.errors import BrokenPromise, InvalidInput
 
 WHO = Identity(client_id="billing.1", origin="billing1@here")
@@ -419,3 +419,13 @@ def test_importing_the_client_imports_neither_redis_nor_celery_nor_asyncio() -> 
     code = "import pool.client, sys; print({'redis', 'celery', 'kombu', 'sqlalchemy', 'asyncio'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize(
+    ("raised", "is_answer"), [("Transient", False), ("ConnectionError", False), ("ValueError", True)]
+)
+def test_an_outage_on_the_servers_side_is_no_answer_and_anything_else_is(
+    raised: str, is_answer: bool
+) -> None:
+    meta = {"task_id": "t", "status": "FAILURE", "result": {"exc_type": raised, "exc_message": ["no"]}}
+    assert (Answer.parse(json.dumps(meta)) is not None) is is_answer

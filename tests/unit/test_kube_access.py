@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from pool import wiring
 from pool.drivers.kubernetes import access
 from pool.errors import Refused
+from pool.passes.running import STALE_AFTER_S
 from pool.settings import KubernetesSettings, PoolSettings, Settings
 
 FILE = {
@@ -50,6 +52,23 @@ def test_the_namespace_is_the_setting_else_the_contexts(
 def test_without_credentials_the_sentence_says_so(kubeconfig: str, changes: dict[str, str]) -> None:
     with pytest.raises(Refused, match="no access to a cluster: "):
         access.load(KubernetesSettings(**{"kubeconfig": kubeconfig, **changes}), connections=1)  # type: ignore[arg-type]
+
+
+def test_a_peer_that_vanishes_is_noticed_by_the_connection_itself(kubeconfig: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        found = access.load(KubernetesSettings(kubeconfig=kubeconfig), connections=1)
+        connection = found.http.connection_from_url(url)._new_conn()
+        connection.connect()
+        assert isinstance(connection.sock, socket.socket)
+        kept = connection.sock.getsockopt
+        assert kept(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        idle, every, count = (
+            kept(socket.IPPROTO_TCP, option)
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        )
+        assert idle + every * count < STALE_AFTER_S
+        connection.close()
 
 
 def test_the_driver_is_built_by_the_setting_of_that_name_without_any_call(kubeconfig: str) -> None:
