@@ -6,6 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+# Before anybody imports them: their assertions are to tell as much as a test's own.
+for _module in (
+    "contracts.driver",
+    "support.local_ground",
+    "support.kube_ground",
+    "support.system",
+    "support.world",
+    "support.waiting",
+):
+    pytest.register_assert_rewrite(f"tests.{_module}")
+
 from sqlalchemy import text, update
 
 from pool.store import Store, connect, migrations, schema

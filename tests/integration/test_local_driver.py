@@ -15,15 +15,13 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("tests.contracts.driver", "tests.support.local_ground")
-
-from pool import processes  # noqa: E402
-from pool.drivers.local.driver import LocalDriver  # noqa: E402
-from pool.drivers.port import Phase, Role, Word  # noqa: E402
-from pool.errors import Transient  # noqa: E402
-from tests.contracts.driver import DriverContract  # noqa: E402
-from tests.support.local_ground import LocalGround, environ_of, open_files_of  # noqa: E402
-from tests.support.waiting import eventually  # noqa: E402
+from pool import processes
+from pool.drivers.local.driver import LocalDriver
+from pool.drivers.port import Phase, Role, Word
+from pool.errors import Transient
+from tests.contracts.driver import DriverContract
+from tests.support.local_ground import LocalGround, environ_of, open_files_of
+from tests.support.waiting import eventually
 
 # What another process runs: once it is told to, it makes the pod `w-one` and prints its uid.
 CREATOR = """

@@ -13,21 +13,19 @@ from dataclasses import replace
 
 import pytest
 
-pytest.register_assert_rewrite("tests.contracts.driver", "tests.support.kube_ground")
-
-from pool.backoff import Backoff, retrying  # noqa: E402
-from pool.clock import SystemClock  # noqa: E402
-from pool.drivers.kubernetes.driver import KubernetesDriver  # noqa: E402
-from pool.drivers.port import Phase, Pod, Role, Stamp, StampResult  # noqa: E402
-from pool.errors import Refused, Transient  # noqa: E402
-from pool.settings import Profile  # noqa: E402
-from tests.contracts.driver import HELD, DriverContract, Watcher  # noqa: E402
-from tests.support.fault_proxy import Fault, FaultProxy  # noqa: E402
-from tests.support.hollow_kubelet import HollowKubelet  # noqa: E402
-from tests.support.kube_any import Cluster  # noqa: E402
-from tests.support.kube_cluster import KubeCluster  # noqa: E402
-from tests.support.kube_ground import KubeGround  # noqa: E402
-from tests.support.waiting import eventually  # noqa: E402
+from pool.backoff import Backoff, retrying
+from pool.clock import SystemClock
+from pool.drivers.kubernetes.driver import KubernetesDriver
+from pool.drivers.port import Phase, Pod, Role, Stamp, StampResult
+from pool.errors import Refused, Transient
+from pool.settings import Profile
+from tests.contracts.driver import HELD, DriverContract, Watcher
+from tests.support.fault_proxy import Fault, FaultProxy
+from tests.support.hollow_kubelet import HollowKubelet
+from tests.support.kube_any import Cluster
+from tests.support.kube_cluster import KubeCluster
+from tests.support.kube_ground import KubeGround
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

@@ -10,15 +10,17 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from tests.support.kube_api import Access, Api, Object
+from tests.support.kube_api import Access, Api, ApiError, Object
 from tests.support.kube_binaries import Missing
 
 ADMIN = "admin"
 NAMESPACE_PREFIX = "wp-"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
 KWOK_NODE = "kwok.x-k8s.io/node"
 
 
@@ -78,9 +80,10 @@ class Cluster:
         """A service account with a Role of these rules and, if any are given, a ClusterRole of the others."""
         here = f"/api/v1/namespaces/{namespace}/serviceaccounts"
         self.api.create(here, {"metadata": {"name": name}})
-        self._grant("Role", f"/namespaces/{namespace}", name, namespace, rules)
+        who = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
+        self._grant("Role", name, rules, who, f"{RBAC}/namespaces/{namespace}")
         if cluster_rules:
-            self._grant("ClusterRole", "", f"{namespace}-{name}", namespace, cluster_rules, subject=name)
+            self._made += self._grant("ClusterRole", f"{namespace}-{name}", cluster_rules, who, RBAC)
         spec = {"spec": {"expirationSeconds": 24 * 3600}}
         token = self.api.create(f"{here}/{name}/token", spec)["status"]["token"]
         access = Access(server=self.access.server, authority=self.access.authority, token=token)
@@ -125,7 +128,8 @@ class Cluster:
     def stop(self) -> None:
         """Let go of it, with what was made in it."""
         for path in self._made:
-            self.api.delete(path)
+            with suppress(ApiError):
+                self.api.delete(path)
         self.close()
 
     def close(self) -> None:
@@ -135,16 +139,13 @@ class Cluster:
     def _kubectl(self) -> str:
         return "kubectl"
 
-    def _grant(
-        self, kind: str, place: str, name: str, namespace: str, rules: Sequence[Object], *, subject: str = ""
-    ) -> None:
-        path = f"/apis/rbac.authorization.k8s.io/v1{place}"
-        who = {"kind": "ServiceAccount", "name": subject or name, "namespace": namespace}
+    def _grant(self, kind: str, name: str, rules: Sequence[Object], who: Object, path: str) -> list[str]:
+        """A role and its binding; where they are."""
         what = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name}
-        self.api.create(f"{path}/{kind.lower()}s", {"metadata": {"name": name}, "rules": list(rules)})
-        self.api.create(
-            f"{path}/{kind.lower()}bindings", {"metadata": {"name": name}, "roleRef": what, "subjects": [who]}
-        )
+        roles, bindings = f"{path}/{kind.lower()}s", f"{path}/{kind.lower()}bindings"
+        self.api.create(roles, {"metadata": {"name": name}, "rules": list(rules)})
+        self.api.create(bindings, {"metadata": {"name": name}, "roleRef": what, "subjects": [who]})
+        return [f"{bindings}/{name}", f"{roles}/{name}"]
 
     def __enter__(self) -> Self:
         return self

@@ -25,7 +25,7 @@ SOURCES = Path(__file__).parents[1] / "kube" / "servers"
 NAMES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok")
 SHORTEST = ("etcd", "kube-apiserver")
 HOW_TO_GET = (
-    "no Kubernetes servers: install Go 1.26 (they are built once, about 15 CPU minutes), "
+    "no Kubernetes servers: install Go 1.26 (they are built once, 13 CPU minutes), "
     "or set KUBEBUILDER_ASSETS to a directory with " + ", ".join(NAMES)
 )
 
@@ -87,7 +87,7 @@ def _compile(program: Path, say: Say) -> None:
     flags = " ".join(["-s", "-w", *(f"-X k8s.io/component-base/version.{k}={v}" for k, v in stamp.items())])
     # Without cgo it needs no C compiler and depends on no library of this machine.
     env = os.environ | {"CGO_ENABLED": "0"}
-    say(f"building etcd, Kubernetes {version} and kwok, once: 15 to 20 minutes on two cores")
+    say(f"building etcd, Kubernetes {version} and kwok, once: 13 CPU minutes")
     listed = subprocess.run(
         ["go", "list", "-deps", "."], cwd=SOURCES, env=env, capture_output=True, text=True
     )
