@@ -8,6 +8,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 TESTS ?= tests
+# Most tests wait for processes; three files at a time keep two cores busy. JOBS=0 runs them one by one.
+JOBS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help venv up test lint format bench race chaos test-kube lock clean
@@ -33,7 +35,7 @@ up: $(STAMP) ## start everything on this machine: broker, database, workers
 	@$(BIN)/warmpool up
 
 test: $(STAMP) ## run the tests that need nothing but this machine (TESTS=tests/unit for a part)
-	@$(BIN)/python -m pytest $(TESTS) --ignore=tests/kube
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(TESTS) --ignore=tests/kube
 
 lint: $(STAMP) ## check style, types and the layers
 	@echo "make: ruff" && $(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet .

@@ -11,7 +11,7 @@ from pool.after import After
 from pool.backoff import Backoff
 from pool.deps import Deps
 from pool.drivers.port import Gone, Phase, Pod, Role
-from pool.errors import Transient
+from pool.errors import Refused, Transient
 from pool.ids import WorkerId
 from pool.records import Seen
 from pool.states import CLAIMABLE, CLAIMED, TERMINAL, ClaimEnd, Outcome, State
@@ -31,7 +31,7 @@ def follow(deps: Deps, stop: threading.Event) -> None:
             for seen in deps.driver.watch(stop):
                 observe(deps, seen)
                 failures = 0
-        except Transient as exc:
+        except (Transient, Refused) as exc:
             failures += 1
             log.warning("watch_interrupted", cause=str(exc), failures=failures)
             deps.clock.wait(stop, _AGAIN.nominal(failures))

@@ -11,7 +11,7 @@ from celery import bootsteps, signals
 from celery.worker.consumer import Consumer
 
 from pool import logs, observing
-from pool.errors import Transient
+from pool.errors import Refused, Transient
 from pool.passes import fallback
 from tasks.app import app
 from tasks.reporting import touch
@@ -119,6 +119,6 @@ def _keep_cache() -> None:
         try:
             for _ in deps.driver.watch(app.stopping):
                 pass
-        except Transient as exc:
+        except (Transient, Refused) as exc:
             log.warning("watch_interrupted", cause=str(exc))
             deps.clock.wait(app.stopping, 1.0)

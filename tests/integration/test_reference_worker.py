@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from pool import tokens
-from pool.drivers.local import contract
+from pool.drivers import contract
 from pool.drivers.port import Phase, Pod
 from tests.support.local_ground import MASTER_KEY, LocalGround, auth, call
 from tests.support.waiting import eventually

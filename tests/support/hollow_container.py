@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pool.drivers.local import contract
+from pool.drivers import contract
 from pool.drivers.port import LABEL_ROLE, Role
 from tests.support.kube_api import Object
 

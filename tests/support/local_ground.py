@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from pool import processes, tokens
 from pool.clock import SystemClock
-from pool.drivers.local import contract
+from pool.drivers import contract
 from pool.drivers.local.driver import LocalDriver
 from pool.drivers.port import Pod, PodSpec, Role
 from tests.support.waiting import eventually

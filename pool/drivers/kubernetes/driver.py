@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from pool.clock import Clock
+from pool.drivers.asking import ask
 from pool.drivers.kubernetes import changes, decoding, manifests
 from pool.drivers.kubernetes.anchor import Anchor
 from pool.drivers.kubernetes.api import CONFLICT, NOT_FOUND, Api, Call
@@ -23,7 +24,6 @@ from pool.drivers.kubernetes.manifests import Place
 from pool.drivers.kubernetes.nodes import Node
 from pool.drivers.kubernetes.pods import PodCache
 from pool.drivers.kubernetes.rights import Right
-from pool.drivers.local.asking import ask
 from pool.drivers.port import (
     LABEL_POOL,
     LABEL_WORKER,

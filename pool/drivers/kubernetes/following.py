@@ -82,6 +82,7 @@ class Follower(Generic[T]):
         self._version = ""
         self._fill_from: Mapping[str, str | int] = _FROM_CACHE
         self._failures = 0
+        self._filled_at = -math.inf
         self._heard_at = -math.inf
         self._open_since = math.inf
         self._said = ""
@@ -123,7 +124,7 @@ class Follower(Generic[T]):
         """A fill, unless there is something to go on from; then watches until it is time for the next."""
         if not self._version:
             self._fill()
-        until = self._clock.monotonic() + self._relist_s
+        until = self._filled_at + self._relist_s
         while not self._stop.is_set() and (left_s := until - self._clock.monotonic()) >= _SHORTEST_S:
             self._watch(int(left_s))
         self._fill_from = {"resourceVersion": self._version, "resourceVersionMatch": "NotOlderThan"}
@@ -141,7 +142,7 @@ class Follower(Generic[T]):
         pages = list(self._api.pages(call, self._source.page))
         self._sink.replace([item for page in pages for item in page.items])
         self._version = pages[-1].version
-        self._heard(began)
+        self._filled_at = self._heard_at = began
 
     def _watch(self, seconds: int) -> None:
         query: dict[str, str | int] = {
@@ -156,14 +157,14 @@ class Follower(Generic[T]):
         with closing(self._api.stream(call)) as stream, self._opened(stream):
             for line in stream.lines():
                 self._take(line)
-                self._heard(self._clock.monotonic())
+                self._heard_at = self._clock.monotonic()
         if self._stop.is_set():
             return
-        # Ended by the server itself: up to now it would have told us everything.
+        # Ended by the server itself: up to now it would have told us everything. It does so, too, when we are too slow for it.
         now = self._clock.monotonic()
-        if now - began < _SHORTEST_S / 2:
+        if self._heard_at < began and now - began < _SHORTEST_S / 2:
             raise Transient("the watch ended as soon as it was open")
-        self._heard(now)
+        self._heard_at = now
 
     @contextmanager
     def _opened(self, stream: Stream) -> Iterator[None]:
@@ -176,24 +177,24 @@ class Follower(Generic[T]):
         try:
             yield
         finally:
+            if self._clock.monotonic() - self._open_since >= _CAUGHT_UP_S:
+                self._failures, self._said = 0, ""
             self._open_since = math.inf
             with self._lock:
                 self._stream = None
 
     def _failed(self, event: str, exc: PoolError, pauses: Backoff) -> None:
         """Say so, once for each cause, and wait a little."""
+        if self._stop.is_set():
+            return
         self._failures += 1
         if str(exc) != self._said:
             self._said = str(exc)
             log.warning(event, resource=self._source.list_right.resource, cause=self._said)
-        if isinstance(exc, Expired) or self._failures % _RESUMES == 0:
+        if isinstance(exc, Expired) or (isinstance(exc, Transient) and self._failures % _RESUMES == 0):
             self._fill_from, self._version = _CONSISTENTLY, ""
         jitter = next(pauses.pauses()) / pauses.first_s
         self._clock.wait(self._stop, jitter * pauses.nominal(self._failures))
-
-    def _heard(self, at: float) -> None:
-        self._heard_at = at
-        self._failures, self._said = 0, ""
 
     def _take(self, line: bytes) -> None:
         event = decoding.event(line)

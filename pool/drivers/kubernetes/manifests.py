@@ -12,7 +12,7 @@ from typing import Any
 
 from pool.config.kinds import Wrong
 from pool.config.rules import RULES
-from pool.drivers.local import contract
+from pool.drivers import contract
 from pool.drivers.port import (
     LABEL_POOL,
     LABEL_PROFILE,
@@ -160,7 +160,7 @@ _SLEEP = ["sleep", "infinity"]
 
 
 def _env(spec: PodSpec) -> Iterator[Manifest]:
-    """The profile's variables, and over them what `pool.drivers.local.contract` promises a worker."""
+    """The profile's variables, and over them what `pool.drivers.contract` promises a worker."""
     told = {
         contract.WORKER: spec.name,
         contract.PROFILE: spec.profile,

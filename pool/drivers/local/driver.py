@@ -16,8 +16,8 @@ from pathlib import Path
 import structlog
 
 from pool.clock import Clock
+from pool.drivers.asking import ask
 from pool.drivers.local import process, starting
-from pool.drivers.local.asking import ask
 from pool.drivers.local.ending import Ender
 from pool.drivers.local.podfile import Memo, PodLock, Record, Shelf, replace_file
 from pool.drivers.local.viewing import Viewer

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pool.drivers.local import contract
+from pool.drivers import contract
 from pool.processes import ProcessRef, session_members
 
 _PROC = Path("/proc")

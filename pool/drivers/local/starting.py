@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pool
-from pool.drivers.local import contract
+from pool.drivers import contract
 from pool.drivers.local.podfile import Record, Shelf
 from pool.drivers.port import PodSpec, Role
 

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 from pool import tokens
 from pool.clock import SystemClock
-from pool.drivers.local import contract
+from pool.drivers import contract
 from pool.drivers.local.worker_state import Denial, Holder, WorkerState
 
 _LONGEST_BODY = 1 << 20
