@@ -15,7 +15,7 @@ from pool.errors import Transient
 from pool.ids import ClaimId, OrgId, ProfileName, RequestPk, WorkerId
 from pool.records import By, Claim, Held, Org, ReplyTo, Request, Seen
 from pool.settings import OrgDefaults, Profile
-from pool.states import ClaimEnd, Outcome, Reason, RequestState, Source, State
+from pool.states import ClaimEnd, Condition, Outcome, Reason, RequestState, Source, State
 from pool.store import (
     Store,
     Tx,
@@ -763,7 +763,7 @@ def test_a_claim_ends_once(store: Store) -> None:
         assert claims.end(tx, claim.id, ClaimEnd.EXPIRED) is None
         assert claims.end(tx, ClaimId("c-none"), ClaimEnd.EXPIRED) is None
         assert claims.live_of(tx, ACME) == []
-        assert not claims.abandon(tx, claim.id)
+        assert not claims.abandon(tx, claim.id, Condition.CLEAN)
 
 
 def test_a_lease_runs_out_only_after_a_whole_lease_of_open_lane(store: Store) -> None:
