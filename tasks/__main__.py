@@ -25,7 +25,9 @@ def main(arguments: list[str]) -> None:
         _celery(_worker(rest[0], threads=app.threads, events=app.settings.pool.events))
     elif what == "beat":
         logs.set_up()
-        app.Beat(loglevel="INFO", quiet=True, schedule="").run()
+        from tasks.beating import NamingBeat
+
+        NamingBeat(app=app, loglevel="INFO", quiet=True, schedule="").run()
     elif what == "flower":
         app.start(_flower(int(rest[0])))
     else:

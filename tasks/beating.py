@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+import signal
+from typing import Any, NoReturn
 
+import structlog
+from celery import platforms
+from celery.apps.beat import Beat
 from celery.beat import Scheduler
 
 from tasks.reporting import touch
+
+log = structlog.get_logger(__name__)
+
+
+class NamingBeat(Beat):
+    """Beat that says which signal ended it."""
+
+    def install_sync_handler(self, service: Any) -> None:
+        def end(signum: int, _frame: Any) -> NoReturn:
+            log.info("beat_stopping", signal=signal.Signals(signum).name)
+            service.sync()
+            raise SystemExit(0)
+
+        platforms.signals.update(SIGTERM=end, SIGINT=end)
 
 
 class ReportingScheduler(Scheduler):

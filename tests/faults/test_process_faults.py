@@ -293,8 +293,8 @@ def test_sigterm_ends_every_process_cleanly_and_touches_no_pod(system: System, s
     for part in system.parts.values():
         part.send(signal.SIGTERM)
     assert {name: part.ends() for name, part in system.parts.items()} == dict.fromkeys(EVERYTHING, 0)
-    for role in ("acquire", "fleet", "bind", "passes"):
-        assert "signal=SIGTERM" in system[role].log()
+    for name in EVERYTHING:
+        assert "signal=SIGTERM" in system[name].log()
     assert live_workers(system) == before
     assert system.live_claims(org="stays") == [held["claim_id"]]
 
