@@ -17,6 +17,7 @@ from pool.store.errors import translated
 from pool.store.sql import now as now_sql
 
 Tx = Connection
+IDLE_IN_TRANSACTION_MS = 3000
 
 
 class Store:
@@ -105,6 +106,8 @@ def lock_reconcile(tx: Tx, profile: str) -> None:
 
 
 def _postgres(url: str, call_timeout_s: int, connections: int) -> Engine:
+    # No transaction of ours spans a call to anything else, so one that is idle belongs to a process that has stopped moving; what it
+    # holds is wanted by others. The server ends it long before a lock of theirs gives up.
     ms = call_timeout_s * 1000
     return create_engine(
         make_url(url).set(drivername="postgresql+psycopg"),
@@ -114,7 +117,7 @@ def _postgres(url: str, call_timeout_s: int, connections: int) -> Engine:
         pool_recycle=1800,
         connect_args={
             "connect_timeout": max(2, call_timeout_s // 2),
-            "options": f"-c statement_timeout={ms} -c lock_timeout={ms} -c idle_in_transaction_session_timeout={ms * 3}",
+            "options": f"-c statement_timeout={ms} -c lock_timeout={ms} -c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_MS}",
             "application_name": "warmpool",
             "tcp_user_timeout": ms,
         },

@@ -50,7 +50,7 @@ def test_no_pass_is_dark_for_longer_than_its_locks_time_and_a_period(system: Sys
         for _ in range(FREEZES):
             robber.freeze_one()
         load.goes_on()
-    assert robber.too_dark == [], robber.too_dark
+    assert robber.too_dark == [], (robber.longest, robber.too_dark[:3])
     assert system.wrongs() == []
     print(f"losses {dict(robber.losses)}, longest dark {robber.longest}")
 
@@ -103,7 +103,15 @@ class Robber:
         finally:
             part.send(signal.SIGCONT)
         self.losses["frozen"] += 1
+        self._wait_until_all_recovered()
         return None
+
+    def _wait_until_all_recovered(self) -> None:
+        """A frozen process may have held the locks of several passes; how dark each may be is a matter of one loss at a time."""
+        before = {name: self._success_of(name) for name in ROBBED}
+        eventually(
+            lambda: all(self._moved_on(name, before[name]) for name in ROBBED), within_s=120, every_s=0.2
+        )
 
     def age(self, name: str) -> float | None:
         with self._system.store.snapshot() as tx:
