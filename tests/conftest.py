@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,9 @@ for _module in (
     "support.waiting",
 ):
     pytest.register_assert_rewrite(f"tests.{_module}")
+
+# Whoever started us in the background may have left SIGINT ignored; tests that press Ctrl-C need it as it is at a terminal.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from sqlalchemy import text, update
 
@@ -46,7 +50,9 @@ def postgres_template(postgres: PostgresServer) -> str:
 @pytest.fixture(scope="session")
 def one_postgres(postgres: PostgresServer, postgres_template: str) -> Iterator[Store]:
     """A database that tests share one after the other."""
-    store = connect(postgres.create_database("shared", template=postgres_template), connections=10)
+    # Tests of interleavings keep transactions open while others run, however slow the machine is.
+    url = postgres.create_database("shared", template=postgres_template)
+    store = connect(url, connections=10, idle_s=60)
     yield store
     store.close()
 

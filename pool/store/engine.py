@@ -17,7 +17,7 @@ from pool.store.errors import translated
 from pool.store.sql import now as now_sql
 
 Tx = Connection
-IDLE_IN_TRANSACTION_MS = 3000
+IDLE_IN_TRANSACTION_S = 3.0
 
 
 class Store:
@@ -64,14 +64,16 @@ def now(tx: Tx) -> datetime:
     return at
 
 
-def connect(url: str, *, call_timeout_s: int = 10, connections: int = 20) -> Store:
-    """A store on this database. Opens no connection yet."""
+def connect(
+    url: str, *, call_timeout_s: int = 10, connections: int = 20, idle_s: float = IDLE_IN_TRANSACTION_S
+) -> Store:
+    """A store on this database. Opens no connection yet. A transaction that stands still for `idle_s` is ended by the server."""
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
         if parsed.database:
             Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
         return Store(_sqlite(url, call_timeout_s, connections))
-    return Store(_postgres(url, call_timeout_s, connections))
+    return Store(_postgres(url, call_timeout_s, connections, idle_s))
 
 
 def lock_profile_shared(tx: Tx, profile: str) -> None:
@@ -105,7 +107,7 @@ def lock_reconcile(tx: Tx, profile: str) -> None:
         tx.execute(text("SELECT pg_advisory_xact_lock(hashtextextended(:k, 8))"), {"k": profile})
 
 
-def _postgres(url: str, call_timeout_s: int, connections: int) -> Engine:
+def _postgres(url: str, call_timeout_s: int, connections: int, idle_s: float) -> Engine:
     # No transaction of ours spans a call to anything else, so one that is idle belongs to a process that has stopped moving; what it
     # holds is wanted by others. The server ends it long before a lock of theirs gives up.
     ms = call_timeout_s * 1000
@@ -117,7 +119,7 @@ def _postgres(url: str, call_timeout_s: int, connections: int) -> Engine:
         pool_recycle=1800,
         connect_args={
             "connect_timeout": max(2, call_timeout_s // 2),
-            "options": f"-c statement_timeout={ms} -c lock_timeout={ms} -c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_MS}",
+            "options": f"-c statement_timeout={ms} -c lock_timeout={ms} -c idle_in_transaction_session_timeout={int(idle_s * 1000)}",
             "application_name": "warmpool",
             "tcp_user_timeout": ms,
         },
