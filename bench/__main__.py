@@ -11,11 +11,14 @@ from pathlib import Path
 
 import structlog
 
-from bench import claim_cost
+from bench import claim_cost, lane_latency, lane_load
 from bench.measuring import Effort, Report, lines
+from bench.plotting import plot
 
 # name: (the bench, its full effort, its quick one)
 BENCHES: dict[str, tuple[Callable[[Effort], Report], Effort, Effort]] = {
+    "lane-latency": (lane_latency.run, lane_latency.FULL, lane_latency.QUICK),
+    "lane-load": (lane_load.run, lane_load.FULL, lane_load.QUICK),
     "claim-cost": (claim_cost.run, claim_cost.FULL, claim_cost.QUICK),
 }
 
@@ -27,6 +30,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--quick", action="store_true", help="fewer rounds: rougher figures, the same goals")
     parser.add_argument("--only", choices=sorted(BENCHES), help="this bench alone")
+    parser.add_argument(
+        "--plots", type=Path, metavar="FOLDER", help="draw them into this folder, a PNG a bench"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
     given = parser.parse_args(arguments)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
@@ -38,6 +44,9 @@ def main(arguments: list[str] | None = None) -> int:
             report = bench(quick if given.quick else full)
             print("\n".join(lines(report)), flush=True)
             reports.append(report)
+            if given.plots:
+                given.plots.mkdir(parents=True, exist_ok=True)
+                plot(report, given.plots / f"{name}.png")
     if given.json:
         given.json.write_text(json.dumps([r.as_dict() for r in reports], indent=2) + "\n")
     return 1 if any(r.missed for r in reports) else 0

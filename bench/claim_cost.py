@@ -27,10 +27,12 @@ from pool.ids import ClaimId, RandomIds, WorkerId, new_task_id
 from pool.records import ReplyTo
 from pool.states import Condition, Source
 from pool.store import connect, fastpath
+from pool.store.line import Line
 from tests.support.postgres_server import PostgresServer
 from tests.support.world import World
 
 FEW, MANY = 1_000, 100_000
+_KEEPING = fastpath.Keeping(ttls_s={}, most_s=0)
 FULL = Effort(rounds=12, calls=30, warm_up=40)
 QUICK = Effort(rounds=5, calls=20, warm_up=40)
 
@@ -61,12 +63,13 @@ _BARE_REFILL = """INSERT INTO bare SELECT 'w-' || substr(md5(random()::text || n
 
 
 class FastPath:
-    """`fastpath.claim` as an acquire worker calls it."""
+    """A batch of one, as an acquire worker asks for it."""
 
     def __init__(self, url: str, *, commits: Commits = Commits.SYNCED) -> None:
         world = World(connect(url, connections=1))
         self._broker = world.broker
         self.deps: Deps = replace(world.deps, ids=RandomIds())
+        self._line = Line(world.store)
         self._orgs = itertools.cycle(askers())
         self._taken: list[tuple[ClaimId, WorkerId]] = []
         self._spent = 0
@@ -75,9 +78,15 @@ class FastPath:
 
     def once(self) -> None:
         asked, reply = self._ask()
-        ids = fastpath.NewIds(pk=self.deps.ids.request(), claim_id=self.deps.ids.claim())
-        by = self.deps.by(f"claimed for {asked.org}")
-        found = fastpath.claim(self.deps.store, asked, reply, ids, activates=False, by=by)
+        fresh = fastpath.Fresh(
+            asked=asked,
+            reply=reply,
+            pk=self.deps.ids.request(),
+            claim_id=self.deps.ids.claim(),
+            activates=False,
+        )
+        batch = fastpath.Batch(who=self.deps.who, keeping=_KEEPING, acquires=[fresh])
+        found = fastpath.serve(self._line, batch).acquires.get(0)
         if found is None or found.source is not Source.WARM:
             raise RuntimeError(f"not what was to be measured: {found}")
         self._taken.append((found.claim_id, found.worker_id))
@@ -96,12 +105,12 @@ class FastPath:
         self._spent = 0
 
     def connection(self) -> psycopg.Connection:
-        with self.deps.store.engine.connect() as connection:
-            found = connection.connection.driver_connection
+        found = self._line._open()
         assert isinstance(found, psycopg.Connection)
         return found
 
     def close(self) -> None:
+        self._line.close()
         self.deps.store.close()
 
     def _ask(self) -> tuple[Acquire, ReplyTo]:
@@ -114,6 +123,12 @@ class FastPath:
 
 class GeneralPath(FastPath):
     """The same request where the fast path does not serve: one transaction of many statements."""
+
+    def connection(self) -> psycopg.Connection:
+        with self.deps.store.engine.connect() as connection:
+            found = connection.connection.driver_connection
+        assert isinstance(found, psycopg.Connection)
+        return found
 
     def once(self) -> None:
         asked, reply = self._ask()

@@ -64,10 +64,10 @@ class Measured:
 
     rounds: Mapping[str, Sequence[Sequence[float]]]
 
-    def ratio(self, name: str, of: str, to: str, *, most: float | None = None) -> Figure:
-        """The median of one subject against that of another, round by round."""
+    def ratio(self, name: str, of: str, to: str, *, q: float = 50, most: float | None = None) -> Figure:
+        """The median (or another quantile) of one subject against that of another, round by round."""
         pairs = zip(self.rounds[of], self.rounds[to], strict=True)
-        ratios = [percentile(a, 50) / percentile(b, 50) for a, b in pairs]
+        ratios = [percentile(a, q) / percentile(b, q) for a, b in pairs]
         middle = statistics.median(ratios)
         return Figure(name=name, ratio=middle, lowest=min(ratios), highest=max(ratios), most=most)
 

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +26,7 @@ from typing import Any
 from pool.client import Pool
 from pool.errors import PoolError, Refused
 from pool.store.journal import Entry
+from tests.chaos import checker
 from tests.support.postgres_server import PostgresServer
 from tests.support.system import EVERYTHING, ROOT, System, held_twice
 from tests.support.waiting import eventually
@@ -166,29 +167,15 @@ class Race:
 
 def contradictions(entries: Sequence[Entry], holds: Sequence[Hold]) -> list[str]:
     """Where the holders' own words do not fit together, or not with the journal."""
-    journal = {(e.claim_id, e.worker_id, e.epoch, e.org) for e in entries if e.claim_id is not None}
-    found = [
-        f"{h.claim_id} was granted {h.worker_id} at epoch {h.epoch} for {h.org}; the journal does not know of it"
+    told = [
+        checker.Hold(
+            claim=h.claim_id, worker=h.worker_id, epoch=h.epoch, org=h.org, request="", begun=h.begun, ended=h.ended
+        )
         for h in holds
-        if (h.claim_id, h.worker_id, h.epoch, h.org) not in journal
-    ]
+    ]  # fmt: skip
+    found = checker.unknown_grants(told, entries)
     found += [f"{c} was granted {n} times" for c, n in Counter(h.claim_id for h in holds).items() if n > 1]
-    by_worker: dict[str, list[Hold]] = defaultdict(list)
-    for hold in sorted(holds, key=lambda h: h.begun):
-        by_worker[hold.worker_id].append(hold)
-    for worker, held in by_worker.items():
-        if len(orgs := {h.org for h in held}) > 1:
-            found.append(f"{worker} served {', '.join(sorted(orgs))}")
-        # The one that lasts longest of those before, or a short hold inside a long one would hide it.
-        longest = held[0]
-        for hold in held[1:]:
-            if hold.begun < longest.ended:
-                both = longest.ended - hold.begun
-                found.append(
-                    f"{worker} was held by {longest.claim_id} and {hold.claim_id} at once, for {both * 1000:.1f} ms"
-                )
-            longest = max(longest, hold, key=lambda h: h.ended)
-    return found
+    return found + checker.shared(told)
 
 
 def violations(entries: Sequence[Entry], holds: Sequence[Hold]) -> list[str]:

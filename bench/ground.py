@@ -1,0 +1,132 @@
+"""Where the lane and its peers run side by side: one Redis, one Postgres that syncs to disk, a real acquire worker, a stock Celery worker, and
+echoes. Pods are rows only; what the pool sends to its other workers is published and thrown away."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import redis
+
+from bench.peers import stock
+from bench.populating import populated, refill
+from pool.store import Store, connect
+from tests.support.postgres_server import PostgresServer
+from tests.support.system import ROOT, System
+
+IDLE = 2_000
+_ACQUIRE = {"pool": {"events": False, "acquire_threads": 8}, "profiles": {"default": {"warm_target": 0}}}
+
+
+class Caller:
+    """A client process that carries out plans."""
+
+    def __init__(self, kind: str, url: str) -> None:
+        command = [sys.executable, "-m", "bench.peers.caller", kind, url]
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def wait_ready(self) -> None:
+        assert self._read() == "ready"
+
+    def begin(self, at: Sequence[float], threads: int) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"at": list(at), "threads": threads}) + "\n")
+        self.process.stdin.flush()
+
+    def seconds(self) -> list[float]:
+        return list(json.loads(self._read()))
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def _read(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError("a client process ended")
+        return line.strip()
+
+
+class Ground:
+    """Everything that runs, and how it is put right between rounds."""
+
+    def __init__(self, system: System, database: str, store: Store) -> None:
+        self.url = system.redis.url
+        self.system = system
+        self.database = database
+        self.store = store
+        self._redis = redis.Redis.from_url(self.url)
+        self._spent = {"lane": 0, "stock": 0}
+
+    def used(self, what: str, count: int) -> None:
+        """So many workers were taken."""
+        self._spent[what] += count
+
+    def put_right(self) -> None:
+        """As many new workers, and nothing left of what was sent to nobody."""
+        refill(self.store, self._spent["lane"])
+        with psycopg.connect(self.database, autocommit=True) as connection:
+            connection.execute(stock.REFILL, (self._spent["stock"],))
+        self._spent = dict.fromkeys(self._spent, 0)
+        self._redis.delete("fleet", "bind", "passes")
+
+    def close(self) -> None:
+        self._redis.close()
+        self.store.close()
+
+
+@contextmanager
+def ground(folder: Path, settings: dict[str, Any] | None = None) -> Iterator[Ground]:
+    """All of it, until the block ends."""
+    with ExitStack() as stack:
+        server = PostgresServer(fsync=True).start()
+        stack.callback(server.destroy)
+        database = populated(server, "bench", IDLE)
+        with psycopg.connect(database, autocommit=True) as connection:
+            connection.execute(stock.TABLE)
+            connection.execute(stock.REFILL, (IDLE,))
+            connection.execute("VACUUM ANALYZE stock")
+        system = stack.enter_context(System(folder, database, settings=settings or _ACQUIRE)).run("acquire")
+        made = Ground(system, database, connect(database, connections=2))
+        stack.callback(made.close)
+        env = {**os.environ, "BENCH_REDIS": made.url, "BENCH_DATABASE": database}
+        celery = [
+            "-m",
+            "celery",
+            "-A",
+            "bench.peers.stock",
+            "worker",
+            "-P",
+            "threads",
+            "-c",
+            "8",
+            "-Q",
+            "stock",
+            "-l",
+            "WARNING",
+        ]
+        for words in (
+            celery,
+            ["-m", "bench.peers.echo", made.url, "echo"],
+            ["-m", "bench.peers.echo", made.url, "echo-commit", database],
+        ):
+            process = subprocess.Popen(
+                [sys.executable, *words],
+                cwd=ROOT,
+                env=env,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+        yield made
