@@ -1,0 +1,41 @@
+"""Workers of a profile that was taken out of the configuration: nobody can ask for them any more, so those that nobody holds go. A busy one drains when it is
+released. Done only once no run of this pass has known the profile for a minute: while the control plane is updated, an old replica does not know a new
+profile yet."""
+
+from __future__ import annotations
+
+from pool import answering, retiring
+from pool.after import After
+from pool.ids import ProfileName
+from pool.passes.running import Run
+from pool.passes.suspecting import seen_again
+from pool.records import Seen
+from pool.states import ENTRY, Outcome
+from pool.store import workers
+from pool.store.suspects import Kind
+
+UNKNOWN_FOR_S = 60.0
+
+
+def retire(run: Run) -> None:
+    """As many as fit one run."""
+    known = run.deps.settings.profiles
+    with run.deps.store.read() as tx:
+        unknown = {p for (p, state) in workers.counts(tx) if state in ENTRY and p not in known}
+    seen = seen_again(run, Kind.PROFILE, {p: f"profile {p} is not configured any more" for p in unknown})
+    gone = sorted(ProfileName(p) for p, suspicion in seen.items() if suspicion.age_s >= UNKNOWN_FOR_S)
+    with run.deps.store.read() as tx:
+        found = [w for p in gone for w in workers.live(tx, states=ENTRY, profile=p)]
+    for worker in run.bounded(found):
+        if run.acts("unconfigured_drained"):
+            _drain(run, worker)
+
+
+def _drain(run: Run, worker: Seen) -> None:
+    after = After()
+    with run.deps.store.write() as tx:
+        why = run.deps.by(f"profile {worker.profile} is not configured any more")
+        outcome = retiring.drain(tx, after, worker, why)
+    if outcome is not Outcome.MOVED:
+        run.actions["unconfigured_drained"] -= 1
+    answering.carry_out(run.deps, after)

@@ -1,0 +1,101 @@
+"""Rollouts: which build of a profile is the wanted one, and whether it has been seen to start. The configuration that was started last
+rules; while it is heard of, processes with another one stand back instead of rolling the pool to and fro."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from pool.ids import ProfileName
+from pool.store.engine import Tx, now
+from pool.store.schema import breakers as B
+from pool.store.schema import rollouts as T
+from pool.store.sql import now as now_sql
+
+# A configuration that nobody has spoken for in so long no longer rules: whoever runs then does.
+SILENT_S = 60.0
+_NOTED_EVERY_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What this process is configured to make of a profile, and when it was started, by the database's clock."""
+
+    profile: ProfileName
+    revision: str
+    image: str
+    started_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """The build that a profile's workers are to have."""
+
+    profile: ProfileName
+    revision: str
+    image: str
+    since: datetime
+    started_at: datetime
+    seen_at: datetime
+    proven_at: datetime | None
+
+
+def get(tx: Tx, profile: ProfileName) -> Rollout | None:
+    row = tx.execute(select(T).where(T.c.profile == profile)).one_or_none()
+    return None if row is None else Rollout(**row._mapping)
+
+
+def every(tx: Tx) -> Mapping[ProfileName, Rollout]:
+    return {ProfileName(r.profile): Rollout(**r._mapping) for r in tx.execute(select(T))}
+
+
+def rules(tx: Tx, wanted: Wanted) -> bool:
+    """Whether this process's build of the profile is the wanted one; it becomes so if it was configured later than the one that is.
+    Call it under `lock_reconcile`."""
+    known = get(tx, wanted.profile)
+    if known is None:
+        _insert(tx, wanted)
+        return True
+    at = now(tx)
+    silent_s = (at - known.seen_at).total_seconds()
+    if known.revision == wanted.revision:
+        if silent_s > _NOTED_EVERY_S or wanted.started_at > known.started_at:
+            later = max(known.started_at, wanted.started_at)
+            _set(tx, wanted.profile, seen_at=at, started_at=later)
+        return True
+    if wanted.started_at < known.started_at and silent_s <= SILENT_S:
+        return False
+    build = {"revision": wanted.revision, "image": wanted.image, "started_at": wanted.started_at}
+    _set(tx, wanted.profile, since=at, seen_at=at, proven_at=None, **build)
+    # What was held against the build before says nothing of this one.
+    tx.execute(delete(B).where(B.c.profile == wanted.profile))
+    return True
+
+
+def prove(tx: Tx, profile: ProfileName) -> None:
+    """A worker of the wanted build has been ready."""
+    tx.execute(update(T).where(T.c.profile == profile, T.c.proven_at.is_(None)).values(proven_at=now_sql()))
+
+
+def replaces(tx: Tx, profile: ProfileName, revision: str) -> bool:
+    """Whether workers of this build are to go: another is wanted, has been seen to start, and starts still."""
+    failing = select(B.c.profile).where(B.c.profile == T.c.profile).exists()
+    statement = select(T.c.profile).where(
+        T.c.profile == profile, T.c.revision != revision, T.c.proven_at.is_not(None), ~failing
+    )
+    return tx.execute(statement).first() is not None
+
+
+def _insert(tx: Tx, wanted: Wanted) -> None:
+    dialect = postgresql if tx.dialect.name == "postgresql" else sqlite
+    row = {"profile": wanted.profile, "revision": wanted.revision, "image": wanted.image}
+    stamps = {"since": now_sql(), "started_at": wanted.started_at, "seen_at": now_sql()}
+    tx.execute(dialect.insert(T).values(**row, **stamps).on_conflict_do_nothing())
+
+
+def _set(tx: Tx, profile: ProfileName, **columns: object) -> None:
+    tx.execute(update(T).where(T.c.profile == profile).values(**columns))

@@ -1,0 +1,319 @@
+"""A profile's build changes: new workers first, then the old ones go, a few at a time; a build that does not start changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from pool import reporting
+from pool.cli.status import screen
+from pool.drivers.port import Phase
+from pool.ids import ProfileName
+from pool.passes import PASSES
+from pool.passes.running import Run, carry_out
+from pool.profiles import revision
+from pool.spawning import spawn
+from pool.states import Outcome, State
+from pool.store import breakers, targets
+from tests.support.world import World
+
+NEW = "registry/worker:2"
+
+
+@pytest.fixture
+def rolled(world: World) -> World:
+    """Four warm workers whose image was changed, on a pool that replaces one at a time."""
+    world.configure(rollout_step_percent=1, rollout_ready_s=0)
+    world.profile(warm_target=4)
+    world.run_pass("reconcile_warm")
+    _become_ready(world)
+    assert len(world.workers(State.IDLE)) == 4
+    world.profile(image=NEW)
+    return world
+
+
+def _become_ready(world: World) -> None:
+    """Pods of all slots start and are seen."""
+    world.deliver("pool.spawn", "pool.retire")
+    for pod in list(world.driver.pods.values()):
+        if not pod.ready:
+            world.driver.become_ready(pod.name)
+    world.observe()
+
+
+def _end(world: World) -> None:
+    """Pods of all slots end at once, as those of a broken image do."""
+    world.deliver("pool.spawn", "pool.retire")
+    for pod in list(world.driver.pods.values()):
+        if not pod.ready:
+            world.driver.change(pod.name, phase=Phase.ENDED, trouble="no such file", exit_code=127)
+    world.observe()
+
+
+def _images(world: World, *states: State) -> list[str]:
+    return sorted(w.image for w in world.workers(*states))
+
+
+def _status(world: World) -> str:
+    return screen(reporting.status(world.store, world.deps.settings))
+
+
+def test_new_workers_are_ready_before_old_ones_go_and_the_supply_never_falls_below_the_target(
+    rolled: World,
+) -> None:
+    for _ in range(9):
+        before = set(rolled.driver.pods)
+        rolled.run_pass("reconcile_warm")
+        assert len(rolled.workers(State.IDLE)) >= 4
+        assert len(rolled.workers(State.SPAWNING)) <= 1
+        assert len(before - {w.id for w in rolled.workers(State.IDLE)}) <= 1
+        _become_ready(rolled)
+    assert _images(rolled, State.IDLE) == [NEW] * 4
+    assert len(rolled.driver.pods) == 4
+    rolled.run_pass("reconcile_warm")
+    assert not rolled.broker.sent
+
+
+def test_a_target_set_at_run_time_is_the_one_that_a_rollout_keeps(rolled: World) -> None:
+    """The configuration says four; an operator has said six while the old image was warm."""
+    with rolled.store.write() as tx:
+        targets.say(tx, ProfileName("default"), 6, who="test")
+    for _ in range(4):
+        rolled.run_pass("reconcile_warm")
+        _become_ready(rolled)
+    assert len(rolled.workers(State.IDLE)) >= 6
+    for _ in range(9):
+        rolled.run_pass("reconcile_warm")
+        assert len(rolled.workers(State.IDLE)) >= 6
+        _become_ready(rolled)
+    assert _images(rolled, State.IDLE) == [NEW] * 6
+
+
+def test_a_larger_step_replaces_more_at_a_time(rolled: World) -> None:
+    rolled.configure(rollout_step_percent=50)
+    rolled.run_pass("reconcile_warm")
+    assert len(rolled.workers(State.SPAWNING)) == 1  # tried with one
+    _become_ready(rolled)
+    rolled.run_pass("reconcile_warm")
+    assert len(rolled.workers(State.SPAWNING)) == 2
+
+
+def test_what_is_ready_only_for_a_moment_replaces_nothing(rolled: World) -> None:
+    rolled.configure(rollout_ready_s=10)
+    rolled.run_pass("reconcile_warm")
+    _become_ready(rolled)
+    rolled.run_pass("reconcile_warm")
+    assert len(_images(rolled, State.IDLE)) == 5
+    rolled.pass_time(11)
+    rolled.run_pass("reconcile_warm")
+    assert _images(rolled, State.IDLE).count(NEW) == 1
+    assert len(_images(rolled, State.IDLE)) == 4
+
+
+def test_old_workers_are_handed_out_until_they_are_replaced(rolled: World) -> None:
+    rolled.run_pass("reconcile_warm")
+    granted = rolled.granted()
+    assert rolled.worker(granted.worker_id).image != NEW
+
+
+def test_a_busy_worker_of_the_old_image_drains_when_it_is_released_and_is_never_parked(rolled: World) -> None:
+    granted = rolled.granted(ttl_s=600)
+    rolled.run_pass("reconcile_warm")
+    _become_ready(rolled)
+    rolled.run_pass("reconcile_warm")
+    assert rolled.state_of(granted.worker_id) is State.HOT
+    assert granted.worker_id in rolled.driver.pods
+    rolled.release(granted.claim_id)
+    assert rolled.state_of(granted.worker_id) is State.DRAINING
+    rolled.settle()
+    assert granted.worker_id not in rolled.driver.pods
+
+
+def test_a_busy_worker_of_the_new_image_is_parked_when_it_is_released(rolled: World) -> None:
+    for _ in range(9):
+        rolled.run_pass("reconcile_warm")
+        _become_ready(rolled)
+    granted = rolled.granted(ttl_s=600)
+    rolled.release(granted.claim_id)
+    assert rolled.state_of(granted.worker_id) is State.HOT_IDLE
+
+
+def test_parked_workers_of_the_old_image_go_one_step_at_a_time_also_below_their_orgs_floor(
+    rolled: World,
+) -> None:
+    rolled.org("acme", hot_idle_floor=3)
+    for granted in [rolled.granted(ttl_s=600) for _ in range(3)]:
+        rolled.release(granted.claim_id)
+    seen = []
+    for _ in range(14):
+        rolled.run_pass("reconcile_warm")
+        seen.append(len(rolled.workers(State.HOT_IDLE)))
+        _become_ready(rolled)
+    assert seen[0] == 3
+    assert seen[-1] == 0
+    assert all(a - b <= 1 for a, b in pairwise(seen))
+    assert _images(rolled, State.IDLE) == [NEW] * 4
+
+
+def test_a_profile_that_keeps_nothing_warm_replaces_what_is_parked(world: World) -> None:
+    world.configure(rollout_ready_s=0)
+    world.profile(warm_target=0)
+    world.warm(1)
+    world.run_pass("reconcile_warm")
+    granted = world.granted(ttl_s=600)
+    world.release(granted.claim_id)
+    world.profile(image=NEW)
+    for _ in range(3):
+        world.run_pass("reconcile_warm")
+        _become_ready(world)
+    assert world.state_of(granted.worker_id) in {State.DRAINING, State.RETIRED}
+
+
+def test_an_image_that_does_not_start_halts_the_rollout_and_the_old_ones_keep_serving(rolled: World) -> None:
+    old = {w.id for w in rolled.workers(State.IDLE)}
+    for _ in range(5):
+        rolled.run_pass("reconcile_warm")
+        _end(rolled)
+        rolled.pass_time(400)
+    assert {w.id for w in rolled.workers(State.IDLE)} == old
+    assert f"! profile default: the rollout of {NEW} is halted: its container ended: no such file" in _status(
+        rolled
+    )
+    assert "the old workers stay (4 idle)" in _status(rolled)
+    granted = rolled.granted(ttl_s=600)
+    assert granted.worker_id in old
+    rolled.release(granted.claim_id)
+    assert rolled.state_of(granted.worker_id) is State.HOT_IDLE
+
+
+def test_a_halted_rollout_goes_on_by_itself_once_the_image_starts(rolled: World) -> None:
+    for _ in range(3):
+        rolled.run_pass("reconcile_warm")
+        _end(rolled)
+    rolled.pass_time(400)
+    for _ in range(9):
+        rolled.run_pass("reconcile_warm")
+        _become_ready(rolled)
+    assert _images(rolled, State.IDLE) == [NEW] * 4
+    assert "rollout" not in _status(rolled)
+
+
+def test_a_mended_image_is_tried_at_once(rolled: World) -> None:
+    """What was held against the broken one is not held against it."""
+    for _ in range(4):
+        rolled.run_pass("reconcile_warm")
+        _end(rolled)
+    rolled.profile(image="registry/worker:3")
+    rolled.run_pass("reconcile_warm")
+    with rolled.store.read() as tx:
+        assert not breakers.every(tx)
+    assert _images(rolled, State.SPAWNING) == ["registry/worker:3"]
+
+
+def test_going_back_to_the_image_before_keeps_the_workers_that_have_it(rolled: World) -> None:
+    old = {w.id for w in rolled.workers(State.IDLE)}
+    rolled.run_pass("reconcile_warm")
+    _end(rolled)
+    rolled.profile(image=rolled.worker(min(old)).image)
+    for _ in range(3):
+        rolled.run_pass("reconcile_warm")
+        _become_ready(rolled)
+    assert {w.id for w in rolled.workers(State.IDLE)} == old
+    assert "rolling out" not in _status(rolled)
+    assert "halted" not in _status(rolled)
+
+
+def test_an_old_configuration_beside_a_new_one_stands_back(rolled: World) -> None:
+    """While the control plane itself is replaced both run the passes in turn."""
+    new = rolled.deps
+    rolled.profile(image="warmpool/reference-worker")
+    stale = replace(rolled.deps, started_at=new.started_at.replace(year=2000))
+    for _ in range(9):
+        rolled.deps = new
+        rolled.run_pass("reconcile_warm")
+        _become_ready(rolled)
+        what = carry_out(stale, PASSES["reconcile_warm"], Run(deps=stale, name="reconcile_warm"))
+        assert what["actions"]["stood_back"]
+    assert _images(rolled, State.IDLE) == [NEW] * 4
+
+
+def test_a_configuration_that_nobody_speaks_for_any_more_does_not_rule(rolled: World) -> None:
+    rolled.run_pass("reconcile_warm")
+    new = rolled.deps
+    rolled.profile(image="warmpool/reference-worker")
+    rolled.deps = replace(rolled.deps, started_at=new.started_at.replace(year=2000))
+    rolled.granted()
+    rolled.run_pass("reconcile_warm")
+    assert [r.image for r in rolled.rows("rollouts")] == [NEW]
+    rolled.pass_time(61)
+    for _ in range(2):
+        rolled.run_pass("reconcile_warm")
+        _become_ready(rolled)
+    assert [r.image for r in rolled.rows("rollouts")] == ["warmpool/reference-worker"]
+    assert _images(rolled, State.IDLE) == ["warmpool/reference-worker"] * 4
+
+
+def test_a_slot_is_given_its_pod_only_by_a_process_that_knows_its_shape(rolled: World) -> None:
+    old = rolled.deps
+    rolled.run_pass("reconcile_warm")
+    (slot,) = rolled.workers(State.SPAWNING)
+    rolled.profile(command=("another",))
+    assert spawn(rolled.deps, slot.id) is Outcome.FENCED
+    assert slot.id not in rolled.driver.pods
+    assert rolled.state_of(slot.id) is State.SPAWNING
+    assert spawn(old, slot.id) is Outcome.MOVED
+
+
+def test_slots_of_an_old_configuration_give_way(rolled: World) -> None:
+    rolled.run_pass("reconcile_warm")
+    (slot,) = rolled.workers(State.SPAWNING)
+    rolled.profile(command=("another",))
+    rolled.run_pass("reconcile_warm")
+    assert rolled.state_of(slot.id) is State.DRAINING
+    wanted = revision(rolled.deps.settings.profiles["default"])
+    rolled.run_pass("reconcile_warm")
+    assert {w.revision for w in rolled.workers(State.SPAWNING)} == {wanted}
+
+
+def test_at_the_pools_cap_the_rollout_waits_for_room_and_takes_nothing_away(rolled: World) -> None:
+    rolled.configure(max_workers=4)
+    for _ in range(3):
+        rolled.run_pass("reconcile_warm")
+        _become_ready(rolled)
+    assert len(_images(rolled, State.IDLE)) == 4
+    assert NEW not in _images(rolled, State.IDLE)
+    assert "no room" in _status(rolled)
+
+
+def test_a_rollout_is_told_in_the_status_and_nothing_is_said_once_it_is_over(rolled: World) -> None:
+    rolled.run_pass("reconcile_warm")
+    assert (
+        f"profile default: rolling out {NEW}: waiting for its first worker, 4 idle to be replaced"
+        in _status(rolled)
+    )
+    _become_ready(rolled)
+    rolled.run_pass("reconcile_warm")
+    assert f"profile default: rolling out {NEW}: 1 new, 3 idle to be replaced" in _status(rolled)
+    for _ in range(9):
+        rolled.run_pass("reconcile_warm")
+        _become_ready(rolled)
+    assert "rolling out" not in _status(rolled)
+
+
+def test_a_dry_run_of_a_rollout_changes_nothing(rolled: World) -> None:
+    before = rolled.rows("workers"), rolled.rows("rollouts")
+    rolled.run_pass("reconcile_warm", dry_run=True)
+    assert (rolled.rows("workers"), rolled.rows("rollouts")) == before
+
+
+def test_a_surplus_of_old_workers_goes_one_step_at_a_time_too(world: World) -> None:
+    world.configure(rollout_step_percent=1, rollout_ready_s=0)
+    world.profile(warm_target=1)
+    world.warm(4)
+    world.profile(image=NEW)
+    world.run_pass("reconcile_warm")
+    _become_ready(world)
+    world.run_pass("reconcile_warm")
+    assert len([w for w in world.workers(State.IDLE) if w.image != NEW]) == 3
