@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pool.periods import PERIODS_S, tick_expires_s, tick_s
+from pool.periods import PERIODS_S, tick_s
 
 beat_schedule: dict[str, dict[str, Any]] = {
-    f"pool.{name}": {
-        "task": f"pool.{name}",
-        "schedule": tick_s(name),
-        "options": {"queue": "passes", "expires": tick_expires_s(name)},
-    }
+    f"pool.{name}": {"task": f"pool.{name}", "schedule": tick_s(name), "options": {"queue": "passes"}}
     for name in PERIODS_S
 }

@@ -32,5 +32,5 @@ def lock_ttl_s(name: str) -> float:
 
 
 def tick_expires_s(name: str) -> float:
-    """A tick that nobody took by then is not worth running. Not less than 10 s: clocks differ."""
+    """A tick that nobody took by then is not worth running. Not less than 10 s: a worker may be starting."""
     return max(10.0, 3 * tick_s(name))
