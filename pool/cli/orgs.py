@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -9,9 +10,11 @@ import typer
 
 from pool.cli.app import new_app, settings_of
 from pool.cli.printing import JsonOption, as_json, table
+from pool.cli.working import operator, working
 from pool.contract import org_id
 from pool.errors import PoolError
-from pool.settings import OrgDefaults
+from pool.ids import ProfileName
+from pool.settings import OrgDefaults, Settings
 
 app = new_app("Orgs: caps, weights, floors and TTLs, changed while the pool runs.")
 
@@ -51,10 +54,11 @@ def set_org(
     ttl: Annotated[
         int | None, typer.Option(min=0, metavar="S", help="How long its workers stay parked.")
     ] = None,
+    why: Annotated[str, typer.Option("--why", help="A reason, for the record.")] = "",
 ) -> None:
-    """Make an org or change some of its settings; what is not named stays. Takes effect at once."""
-    from pool import wiring
-    from pool.store import orgs
+    """Make an org or change some of its settings; what is not named stays. Takes effect at once, also for those who wait."""
+    from pool import operating, wiring
+    from pool.store import requests
 
     org = org_id(name)
     settings = settings_of(context)
@@ -69,11 +73,19 @@ def set_org(
     }
     changes = {k: v for k, v in given.items() if v is not None}
     store = wiring.open_store(settings)
-    with store.write() as tx:
-        orgs.seed(tx, org, settings.orgs.get(org, OrgDefaults()))
-        if changes:
-            orgs.change(tx, org, changes)
-        now = orgs.get(tx, org)
+    now = operating.set_org(store, org, settings.orgs.get(org, OrgDefaults()), changes, operator(why))
+    with store.read() as tx:
+        # After the change: who sits down to wait from here on sees it by himself.
+        waited_for = requests.profiles_waited_for(tx, org) if "cap" in changes else []
     store.close()
+    if waited_for:
+        _ask_to_match(settings, waited_for)
     shown = "" if now is None else ", ".join(f"{k} {v}" for k, v in asdict(now).items() if k in given)
     print(f"{org}: {shown}")
+
+
+def _ask_to_match(settings: Settings, profiles: Sequence[ProfileName]) -> None:
+    """Those who wait may have room now. The pass workers match them; without a broker the next `reconcile_warm` does."""
+    with working(settings) as deps:
+        for profile in profiles:
+            deps.broker.send("pool.refill", profile=profile)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import getpass
-import logging
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
 from pool.cli.app import new_app, settings_of
-from pool.cli.printing import JsonOption, as_json
+from pool.cli.printing import JsonOption, Output, OutputOption, as_json, chosen, emit
+from pool.cli.working import operator, working
 from pool.errors import PoolError
 from pool.periods import PERIODS_S
 
@@ -23,7 +24,9 @@ Name = Annotated[str, typer.Argument(help=f"One of: {', '.join(PERIODS_S)}.")]
 
 
 @list_app.command()
-def list_passes(context: typer.Context, json: JsonOption = False) -> None:
+def list_passes(
+    context: typer.Context, output: OutputOption = Output.TABLE, json: JsonOption = False
+) -> None:
     """All passes: period, age of the last success, result, who ran it last, what it did. Exit code 1 if one is dark."""
     from pool import reporting, wiring
     from pool.cli.status import pass_table
@@ -32,7 +35,7 @@ def list_passes(context: typer.Context, json: JsonOption = False) -> None:
     store = wiring.open_store(settings)
     seen = reporting.status(store, settings)
     store.close()
-    as_json(seen["passes"]) if json else print(pass_table(seen))
+    emit(seen["passes"], chosen(output, json=json), lambda: pass_table(seen))
     raise typer.Exit(1 if any(p["dark"] for p in seen["passes"].values()) else 0)
 
 
@@ -44,19 +47,13 @@ def run(
 ) -> None:
     """Run one pass now, here, under its lock."""
     _must_be_known(name)
-    from pool import logs
     from pool.passes import PASSES, run_once
-    from tasks.app import app as celery
 
-    logs.set_up(logging.WARNING)
-
-    settings = settings_of(context)
-
-    celery.role, celery.settings = "cli", settings
-    celery.deps.driver.list()  # the view of the cluster that the pass will judge by
-    as_json(run_once(celery.deps, PASSES[name], dry_run=dry_run))
-    celery.pool_broker.close()
-    celery.deps.close()
+    with working(settings_of(context)) as made:
+        # A command may be run with another configuration than the pool's: it never rules over the pool's own processes.
+        deps = replace(made, started_at=datetime(2000, 1, 1, tzinfo=UTC))
+        deps.driver.list()  # the view of the cluster that the pass will judge by
+        as_json(run_once(deps, PASSES[name], dry_run=dry_run))
 
 
 @app.command()
@@ -84,24 +81,20 @@ def resume_pool(context: typer.Context) -> None:
 
 
 def _set_pool_paused(context: typer.Context, *, paused: bool) -> None:
-    from pool import wiring
-    from pool.store import orgs
+    from pool import operating, wiring
 
     store = wiring.open_store(settings_of(context))
-    with store.write() as tx:
-        orgs.pause(tx, paused=paused)
+    operating.set_pool_paused(store, paused=paused, operator=operator())
     store.close()
     print(f"the pool is {'paused' if paused else 'handing out workers'}")
 
 
 def _set_paused(context: typer.Context, name: str, *, paused: bool) -> None:
-    from pool import wiring
-    from pool.store import passes
+    from pool import operating, wiring
 
     _must_be_known(name)
     store = wiring.open_store(settings_of(context))
-    with store.write() as tx:
-        passes.set_paused(tx, name, paused=paused, by=getpass.getuser())
+    operating.set_pass_paused(store, name, paused=paused, operator=operator())
     store.close()
     print(f"{name} {'paused' if paused else 'resumed'}")
 

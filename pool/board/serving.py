@@ -1,0 +1,196 @@
+"""The board as an ASGI app, and the process that serves it. Loopback unless told otherwise; elsewhere only with a password, or with a word that says
+that all may look."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pool.board import acting, pages
+from pool.board.feed import Feed
+from pool.board.gate import Gate
+from pool.board.pages import Board
+from pool.board.rendering import HERE, Links, Templates
+from pool.clock import Clock
+from pool.deps import Deps
+from pool.errors import PoolError
+from pool.settings import Settings
+from pool.store import Store
+
+_CSP = "; ".join(
+    (
+        "default-src 'none'", "script-src 'self'", "style-src 'self'", "img-src 'self'", "connect-src 'self'",
+        "form-action 'self'", "base-uri 'none'", "frame-ancestors 'none'",
+    )
+)  # fmt: skip
+HEADERS = {
+    "Content-Security-Policy": _CSP,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    # With no-referrer a browser also hides the origin of its own forms, which is what tells them from others'.
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_FOR_ANYBODY = ("/sign-in", "/static/", "/healthz")
+_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """Where the board listens and who may look at it."""
+
+    host: str = "127.0.0.1"
+    port: int = 8090
+    password: str = field(default="", repr=False)
+    open_to_all: bool = False
+
+    @property
+    def is_loopback(self) -> bool:
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    def must_be_safe(self) -> None:
+        """Refuse to show the fleet to a network without being told so."""
+        if not self.is_loopback and not self.password and not self.open_to_all:
+            raise PoolError(
+                f"the board would be open to everybody who reaches {self.host}: set a password "
+                "(WARMPOOL_RUN_BOARD_PASSWORD or --password-file), or say --open if everybody may look"
+            )
+
+
+def build(
+    store: Store, settings: Settings, *, where: Where, links: Links, clock: Clock, deps: Callable[[], Deps]
+) -> Starlette:
+    """The app. `deps` is made at the first action; who only looks needs no broker."""
+    where.must_be_safe()
+    templates = Templates(links=links)
+    feed = Feed(store, settings, clock, templates.panels)
+    gate = Gate(password=where.password, clock=clock, open_to_all=where.is_loopback or where.open_to_all)
+
+    @contextlib.asynccontextmanager
+    async def reading(_: Starlette) -> AsyncIterator[None]:
+        task = asyncio.create_task(feed.run())
+        yield
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    app = Starlette(
+        routes=[
+            Route("/", pages.home),
+            Route("/events", pages.events),
+            Route("/workers/{name}", pages.worker),
+            Route("/fleet/{place:int}", pages.at_place),
+            Route("/act/{kind}/{name}/{verb}", acting.action, methods=["GET", "POST"]),
+            Route("/sign-in", acting.sign_in, methods=["GET", "POST"]),
+            Route("/sign-out", acting.sign_out, methods=["POST"]),
+            Route("/api/status", pages.api_status),
+            Route("/api/get/{kind}", pages.api_get),
+            Route("/api/explain/worker/{name}", pages.api_worker),
+            Route("/api/explain/request/{org}/{name:path}", pages.api_request),
+            Route("/healthz", pages.healthy),
+            Mount("/static", StaticFiles(directory=HERE / "static")),
+        ],
+        exception_handlers={PoolError: pages.failed, 404: _nothing_there},
+        middleware=[Middleware(Guard, gate=gate, loopback=where.is_loopback)],
+        lifespan=reading,
+    )
+    app.state.board = Board(store=store, settings=settings, feed=feed, gate=gate, templates=templates)
+    app.state.deps = cache(deps)
+    return app
+
+
+class Guard:
+    """Headers on every answer, hosts that are ours, and who may look. Pure ASGI, so that streams pass through."""
+
+    def __init__(self, app: ASGIApp, *, gate: Gate, loopback: bool) -> None:
+        self._app, self._gate, self._loopback = app, gate, loopback
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        refused = self._refused(scope)
+        await (refused or self._app)(scope, receive, with_headers)
+
+    def _refused(self, scope: Scope) -> Response | None:
+        # A page elsewhere can make its own name mean 127.0.0.1; ours does not answer to it.
+        host = Headers(scope=scope).get("host", "").rsplit(":", 1)[0]
+        if self._loopback and host not in _LOOPBACK_NAMES:
+            return PlainTextResponse("this board is called 127.0.0.1\n", status_code=421)
+        if self._gate.open_to_all or scope["path"].startswith(_FOR_ANYBODY):
+            return None
+        request = Request(scope)
+        if scope["app"].state.board.who(request) or (
+            scope["method"] == "GET" and self._gate.who_by_header(request.headers.get("authorization", ""))
+        ):
+            return None
+        if scope["path"].startswith(("/api/", "/fleet/", "/events")):
+            return PlainTextResponse(
+                "sign in first\n", status_code=401, headers={"WWW-Authenticate": "Basic"}
+            )
+        return RedirectResponse("/sign-in", status_code=303)
+
+
+class _Server(uvicorn.Server):
+    """Ends on SIGTERM and SIGINT with exit code 0: ending is what was asked for."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        def stop(*_: object) -> None:
+            self.should_exit = True
+
+        before = {sig: signal.signal(sig, stop) for sig in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for sig, handler in before.items():
+                signal.signal(sig, handler)
+
+
+def serve(app: Starlette, where: Where) -> None:
+    """Serve until told to end. Open streams are cut after a second."""
+    config = uvicorn.Config(
+        app, host=where.host, port=where.port, log_config=None, access_log=False, server_header=False,
+        lifespan="on", timeout_graceful_shutdown=1,
+    )  # fmt: skip
+    server = _Server(config)
+    server.run()
+    if not server.started:
+        raise PoolError(f"cannot listen on {where.host}:{where.port}")
+
+
+async def _nothing_there(request: Request, exc: Exception) -> Response:  # noqa: ARG001
+    board = pages.board_of(request)
+    return board.html(
+        request, "said", code=404, title="Nothing there", text=f"There is no page {request.url.path}."
+    )

@@ -1,0 +1,118 @@
+// Live updates: panels as the server rendered them, cells as numbers. What an update costs is measured under the name "update".
+"use strict";
+(() => {
+  const picture = document.getElementById("fleet");
+  const tip = document.getElementById("cell");
+  const spoken = document.getElementById("cell-said");
+  const live = document.getElementById("live");
+  const fleet = new Fleet(picture, picture.dataset.states.split(" "));
+  const panels = new Map([...document.querySelectorAll("[data-panel]")].map((el) => [el.dataset.panel, el]));
+
+  function replace(name, html) {
+    const panel = panels.get(name);
+    if (!panel) return;
+    const focused = panel.contains(document.activeElement) ? document.activeElement : null;
+    const again = focused && (focused.id ? `#${CSS.escape(focused.id)}` : focused.dataset.state ? `[data-state="${focused.dataset.state}"]` : null);
+    panel.innerHTML = html;
+    if (again) panel.querySelector(again)?.focus();
+    if (name === "legend") showOnly();
+    ages.show(panel);
+  }
+
+  function say(text, on) {
+    live.className = `live ${on ? "on" : "off"}`;
+    live.querySelector(".said").textContent = text;
+  }
+
+  function heard(event) {
+    performance.mark("update-began");
+    const told = JSON.parse(event.data);
+    if (told.at) ages.heard(told.at);
+    for (const [name, html] of Object.entries(told.panels || {})) replace(name, html);
+    if (told.cells) fleet.update(told.cells);
+    if (told.trouble) say(`no news: ${told.trouble}`, false);
+    else say(`live · ${told.at ? told.at.slice(11, 19) : ""} UTC`, true);
+    performance.measure("update", { start: "update-began", detail: event.data.length });
+  }
+
+  const source = new EventSource("/events");
+  source.onmessage = heard;
+  source.onerror = () => say("no connection, trying again", false);
+  addEventListener("pagehide", () => source.close());
+
+  // Legend and search: what does not match grows faint.
+  function showOnly() {
+    for (const button of document.querySelectorAll("[data-state]")) button.setAttribute("aria-pressed", String(fleet.only.has(button.dataset.state)));
+  }
+  panels.get("legend").addEventListener("click", (event) => {
+    const state = event.target.closest("[data-state]")?.dataset.state;
+    if (!state) return;
+    if (!fleet.only.delete(state)) fleet.only.add(state);
+    showOnly();
+    fleet.drawAll();
+  });
+  const find = document.getElementById("find");
+  find.addEventListener("input", () => {
+    const text = find.value.trim().toLowerCase();
+    fleet.found = text && !text.startsWith("w-") ? (cell) => cell.org >= 0 && fleet.orgs[cell.org].toLowerCase().includes(text) : null;
+    fleet.drawAll();
+  });
+  find.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && find.value.trim().startsWith("w-")) location.href = `/workers/${encodeURIComponent(find.value.trim())}`;
+  });
+
+  // Hover, keyboard, click.
+  let asked = 0;
+  let pending = null;
+  function hide() { asked += 1; clearTimeout(pending); tip.hidden = true; }
+  function tell(place, delay) {
+    clearTimeout(pending);
+    const mine = ++asked;
+    pending = setTimeout(async () => {
+      const answer = await fetch(`/fleet/${place}`).catch(() => null);
+      if (!answer || !answer.ok || mine !== asked) return;
+      show(place, await answer.json());
+    }, delay);
+  }
+  function line(tag, text, name) { const el = document.createElement(tag); el.textContent = text; if (name) el.className = name; return el; }
+  function show(place, told) {
+    const at = fleet.where.get(place);
+    if (!at) return;
+    const list = document.createElement("ul");
+    for (const entry of told.story.slice().reverse()) list.append(line("li", `${entry.at.slice(11, 19)}  ${entry.text}`));
+    tip.replaceChildren(line("b", told.id, "mono"), line("p", told.cause || told.now), line("p", told.claimable.can ? `Claimable ${told.claimable.why}.` : `Not claimable: ${told.claimable.why}.`, "faint"), list);
+    tip.hidden = false;
+    const left = Math.min(at[0] + 14, Math.max(0, picture.clientWidth - tip.offsetWidth));
+    tip.style.left = `${picture.offsetLeft + left}px`;
+    tip.style.top = `${picture.offsetTop + at[1] + fleet.size + 8}px`;
+    spoken.textContent = `${told.id}. ${told.cause || told.now}`;
+  }
+  function placeUnder(event) {
+    const box = fleet.canvas.getBoundingClientRect();
+    return fleet.at(event.clientX - box.left, event.clientY - box.top);
+  }
+  async function open(place) {
+    const answer = await fetch(`/fleet/${place}`).catch(() => null);
+    if (answer && answer.ok) location.href = (await answer.json()).page;
+  }
+  let over = null;
+  fleet.canvas.addEventListener("mousemove", (event) => {
+    const place = placeUnder(event);
+    if (place === over) return;
+    over = place;
+    fleet.canvas.style.cursor = place === null ? "" : "pointer";
+    if (place === null) hide(); else tell(place, 80);
+  });
+  fleet.canvas.addEventListener("mouseleave", () => { over = null; hide(); });
+  fleet.canvas.addEventListener("click", (event) => { const place = placeUnder(event); if (place !== null) open(place); });
+  picture.addEventListener("keydown", (event) => {
+    const by = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: fleet.perRow, ArrowUp: -fleet.perRow, Home: -1e9, End: 1e9 }[event.key];
+    if (by !== undefined) {
+      event.preventDefault();
+      const place = fleet.step(by);
+      if (place !== null) { fleet.choose(place); tell(place, 150); }
+    } else if (event.key === "Enter" && fleet.chosen !== null) open(fleet.chosen);
+    else if (event.key === "Escape") { fleet.choose(null); hide(); }
+  });
+  picture.addEventListener("blur", () => { fleet.choose(null); hide(); });
+})();

@@ -1,0 +1,197 @@
+// The picture: a canvas with a cell for each worker, laid out by profile and place. An update draws the cells that changed and no others.
+"use strict";
+class Fleet {
+  constructor(holder, states) {
+    this.holder = holder;
+    this.states = states;
+    this.canvas = document.createElement("canvas");
+    this.canvas.setAttribute("aria-hidden", "true");
+    holder.append(this.canvas);
+    this.pen = this.canvas.getContext("2d");
+    this.cells = new Map(); // place -> {state, profile, org, leaving}
+    this.order = []; // places in the order in which they are drawn
+    this.where = new Map(); // place -> [x, y]
+    this.profiles = [];
+    this.orgs = [];
+    this.only = new Set();
+    this.found = null;
+    this.chosen = null;
+    this.readColours();
+    new ResizeObserver(() => this.layOut()).observe(holder);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { this.readColours(); this.layOut(); });
+  }
+
+  readColours() {
+    const style = getComputedStyle(document.documentElement);
+    this.colours = this.states.map((s) => style.getPropertyValue(`--s-${s}`).trim());
+    this.leavingColour = style.getPropertyValue("--s-leaving").trim();
+    this.textColour = style.getPropertyValue("--faint").trim();
+    this.markColour = style.getPropertyValue("--text").trim();
+    this.cardColour = style.getPropertyValue("--card").trim();
+  }
+
+  // A whole picture in columns, or some cells.
+  update(told) {
+    if (told.profiles) this.profiles = told.profiles;
+    if (told.orgs) this.orgs = told.orgs;
+    if (told.steps) {
+      this.cells.clear();
+      let place = -1;
+      told.steps.forEach((step, i) => {
+        place += step;
+        this.cells.set(place, { state: Number(told.states[i]), profile: told.profile[i], org: told.org[i], leaving: 0 });
+      });
+      const places = [...this.cells.keys()];
+      for (const i of told.leaving) this.cells.get(places[i]).leaving = 1;
+      this.layOut();
+      return;
+    }
+    let moved = false;
+    for (const [place, state, profile, org, leaving] of told.set) {
+      const before = this.cells.get(place);
+      this.cells.set(place, { state, profile, org, leaving });
+      if (!before || before.profile !== profile) moved = true;
+      else this.draw(place);
+    }
+    for (const place of told.gone) { this.cells.delete(place); if (this.where.has(place)) this.wipe(place); }
+    // A place left empty stays empty until somebody takes it; only newcomers beyond the last place change the layout.
+    if (moved) this.layOut();
+  }
+
+  layOut() {
+    const width = this.holder.clientWidth;
+    if (!width) return;
+    const count = this.cells.size;
+    const size = count <= 150 ? 18 : count <= 600 ? 14 : count <= 2500 ? 10 : 7;
+    this.size = size;
+    this.gap = size > 9 ? 2 : 1;
+    const step = size + this.gap;
+    const perRow = Math.max(1, Math.floor((width + this.gap) / step));
+    this.perRow = perRow;
+    const groups = new Map();
+    for (const [place, cell] of this.cells) {
+      if (!groups.has(cell.profile)) groups.set(cell.profile, []);
+      groups.get(cell.profile).push(place);
+    }
+    this.order = [];
+    this.where.clear();
+    this.labels = [];
+    let y = 0;
+    for (const profile of [...groups.keys()].sort((a, b) => this.profiles[a] < this.profiles[b] ? -1 : 1)) {
+      const places = groups.get(profile).sort((a, b) => a - b);
+      this.labels.push([profile, y + 11, places.length]);
+      y += 17;
+      places.forEach((place, i) => {
+        this.where.set(place, [(i % perRow) * step, y + Math.floor(i / perRow) * step]);
+        this.order.push(place);
+      });
+      y += Math.ceil(places.length / perRow) * step + 8;
+    }
+    const height = Math.max(y - 8, 0);
+    const scale = devicePixelRatio || 1;
+    this.canvas.width = Math.round(width * scale);
+    this.canvas.height = Math.round(height * scale);
+    this.canvas.style.width = `${width}px`;
+    this.canvas.style.height = `${height}px`;
+    this.pen.scale(scale, scale);
+    this.drawAll();
+    this.holder.dataset.cells = String(count);
+  }
+
+  drawAll() {
+    const pen = this.pen;
+    pen.clearRect(0, 0, this.canvas.width, this.canvas.height);
+    pen.font = "12px system-ui, sans-serif";
+    pen.fillStyle = this.textColour;
+    for (const [profile, y, n] of this.labels || []) pen.fillText(`${this.profiles[profile]}  ${n}`, 0, y);
+    // Cells of one colour together: changing the colour is what costs.
+    const lots = new Map();
+    for (const place of this.order) {
+      const cell = this.cells.get(place);
+      if (!cell) continue;
+      const key = cell.state + (this.isFaint(cell) ? 100 : 0);
+      if (!lots.has(key)) lots.set(key, []);
+      lots.get(key).push(place);
+    }
+    for (const [key, places] of lots) {
+      pen.globalAlpha = key >= 100 ? 0.15 : 1;
+      pen.fillStyle = this.colours[key % 100];
+      pen.beginPath();
+      for (const place of places) this.outline(...this.where.get(place));
+      pen.fill();
+    }
+    pen.globalAlpha = 1;
+    for (const place of this.order) if (this.cells.get(place)?.leaving) this.markLeaving(place);
+    if (this.chosen !== null) this.mark(this.chosen);
+  }
+
+  outline(x, y) {
+    if (this.size > 9) this.pen.roundRect(x, y, this.size, this.size, 2.5);
+    else this.pen.rect(x, y, this.size, this.size);
+  }
+
+  draw(place) {
+    const at = this.where.get(place), cell = this.cells.get(place);
+    if (!at || !cell) return;
+    this.wipe(place);
+    const pen = this.pen;
+    pen.globalAlpha = this.isFaint(cell) ? 0.15 : 1;
+    pen.fillStyle = this.colours[cell.state];
+    pen.beginPath();
+    this.outline(...at);
+    pen.fill();
+    pen.globalAlpha = 1;
+    if (cell.leaving) this.markLeaving(place);
+    if (place === this.chosen) this.mark(place);
+  }
+
+  wipe(place) {
+    const [x, y] = this.where.get(place);
+    this.pen.clearRect(x - this.gap / 2, y - this.gap / 2, this.size + this.gap, this.size + this.gap);
+  }
+
+  markLeaving(place) {
+    const [x, y] = this.where.get(place);
+    this.pen.fillStyle = this.leavingColour;
+    this.pen.beginPath();
+    this.pen.moveTo(x + this.size / 2, y);
+    this.pen.lineTo(x + this.size, y);
+    this.pen.lineTo(x + this.size, y + this.size / 2);
+    this.pen.fill();
+  }
+
+  mark(place) {
+    const at = this.where.get(place);
+    if (!at) return;
+    this.pen.strokeStyle = this.markColour;
+    this.pen.lineWidth = 2;
+    this.pen.strokeRect(at[0] + 1, at[1] + 1, this.size - 2, this.size - 2);
+  }
+
+  isFaint(cell) {
+    if (this.only.size && !this.only.has(this.states[cell.state])) return true;
+    return this.found !== null && !this.found(cell);
+  }
+
+  choose(place) {
+    const before = this.chosen;
+    this.chosen = place;
+    if (before !== null && before !== place) this.draw(before);
+    if (place !== null) this.draw(place);
+  }
+
+  at(x, y) {
+    for (const [place, [cx, cy]] of this.where) {
+      if (x >= cx && x < cx + this.size + this.gap && y >= cy && y < cy + this.size + this.gap) return this.cells.has(place) ? place : null;
+    }
+    return null;
+  }
+
+  // The next worker in a direction; lines are as long as the picture is wide.
+  step(by) {
+    const standing = this.order.filter((p) => this.cells.has(p));
+    if (!standing.length) return null;
+    const now = standing.indexOf(this.chosen);
+    return standing[now < 0 ? 0 : Math.min(Math.max(now + by, 0), standing.length - 1)];
+  }
+}

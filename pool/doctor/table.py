@@ -1,0 +1,70 @@
+"""What the table tells: the same worries that `status` has, each with what to do about it; counters; rows of profiles that are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pool import reporting
+from pool.doctor.finding import Finding, Level, Patient, ok
+from pool.store import looking, orgs
+from pool.store.looking import Wanted
+
+# What to do, by the first word of a worry's id.
+REMEDIES = {
+    "beat_dark": "start beat: warmpool beat; see that it and the pass workers reach Redis",
+    "lane_closed": "see that acquire workers run: warmpool worker acquire",
+    "pass_dark": "see the pass workers' log for why; warmpool pass run NAME --dry-run tries it here",
+    "pass_failing": "its detail says why; the next period tries again",
+    "rollout_halted": "mend the new image or take the change back; the old workers serve on",
+    "spawn_failing": "mend what it names; it is tried again by itself, ever less often",
+    "warm_empty": "raise the warm target if this lasts: warmpool profile set-warm NAME N",
+    "waiting": "warmpool explain REQUEST says what it waits for",
+    "idle_overdue": "reap takes surplus away: see warmpool passes",
+    "parked_overdue": "reap takes them away: see warmpool passes",
+    "orphan": "a pod that says it is busy is never deleted: end its session, or delete the pod by hand",
+    "row_without_pod": "the next sweep decides; if many, see whether the cluster's API lists all pods",
+    "empty_cluster": "see whether the cluster's API really lists no pods; rows end after a minute of proof",
+    "leaving": "its holder was told; it leaves when its claim ends",
+    "paused": "warmpool resume",
+    "pass_paused": "warmpool pass resume NAME",
+}
+_SEVERITY = {"bad": Level.BAD, "warn": Level.WARN}
+
+
+def worries(patient: Patient) -> Iterator[Finding]:
+    """What `status` worries about."""
+    found = reporting.status(patient.store, patient.settings)["worries"]
+    for worry in found:
+        kind = worry["id"].partition(":")[0]
+        yield Finding(
+            id=worry["id"],
+            level=_SEVERITY[worry["level"]],
+            evidence=worry["text"],
+            fix=REMEDIES.get(kind, ""),
+        )
+    if not found:
+        yield ok("status", "no worries")
+
+
+def counters(patient: Patient) -> Iterator[Finding]:
+    """Counters that are not what they count: a bug, or somebody's hand in the database."""
+    with patient.store.snapshot() as tx:
+        wrong = orgs.miscounted(tx)
+    for sentence in wrong:
+        yield Finding(
+            id="counters", level=Level.BAD, evidence=sentence, fix="tell the maintainers, with the journal"
+        )
+    if not wrong:
+        yield ok("counters", "caps and floors count what is there")
+
+
+def strangers(patient: Patient) -> Iterator[Finding]:
+    """Live workers of profiles that nobody configures any more."""
+    with patient.store.read() as tx:
+        known = set(patient.settings.profiles)
+        strange = {w.profile for w in looking.workers(tx, Wanted(limit=10_000)) if w.profile not in known}
+    for profile in sorted(strange):
+        yield Finding(
+            id=f"unknown_profile:{profile}", level=Level.WARN, evidence=f"workers of profile {profile} live, and it is not configured",
+            fix=f"warmpool drain profile {profile}",
+        )  # fmt: skip

@@ -1,0 +1,136 @@
+"""What a process counts of itself. One registry per process, so that nothing is shared by accident; after a restart it begins at zero, which
+rates understand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+
+from pool.metrics.catalog import CATALOG, PREFIX, Kind, Metric, Origin
+from pool.metrics.causes import cause
+from pool.periods import PERIODS_S
+from pool.states import ClaimEnd, Reason, Source, State
+
+# A refusal for want of a worker; waiting is the other way to miss.
+_MISSES = frozenset({Reason.NO_WARM_WORKER, Reason.POOL_CAP, Reason.ORG_CAP})
+WAITED = "waited"
+UNKNOWN = "unknown"
+
+
+class Metrics:
+    """The process's own metrics, one attribute for each that the catalog has of this origin."""
+
+    acquires: Counter
+    misses: Counter
+    acquire_seconds: Histogram
+    acquire_phase_seconds: Histogram
+    claims_ended: Counter
+    park_failures: Counter
+    moves: Counter
+    spawn_seconds: Histogram
+    spawn_failures: Counter
+    spawns_in_flight: Gauge
+    spawn_limit: Gauge
+    activation_failures: Counter
+    pass_runs: Counter
+    pass_seconds: Histogram
+    pass_actions: Counter
+    pass_overflow: Counter
+    pass_lock_held: Gauge
+    pass_lock_lost: Counter
+    fallback_runs: Counter
+    fallback_active: Gauge
+    beat_ticks: Counter
+    tasks: Counter
+    api_calls: Counter
+    build_info: Gauge
+
+    def __init__(self, *, role: str = "", driver: str = "", profiles: Iterable[str] = ()) -> None:
+        self.registry = CollectorRegistry()
+        for metric in CATALOG.values():
+            if metric.origin is Origin.PROCESS:
+                setattr(self, metric.name, _made(metric, self.registry))
+        ProcessCollector(registry=self.registry)
+        self._profiles = frozenset(profiles)
+        self._seed(role)
+        if role:
+            self.build_info.labels(_version(), role, driver).set(1)
+
+    def answered(self, profile: str, answer: Any, seconds: float) -> None:
+        """An acquire has its answer: a grant with its source, or a refusal with its reason."""
+        source, reason = getattr(answer, "source", None), getattr(answer, "reason", None)
+        outcome = "refused" if source is None else "granted"
+        self.acquires.labels(self._profile(profile), outcome, str(reason or "")).inc()
+        self.acquire_seconds.labels(outcome, str(source or "none")).observe(max(0.0, seconds))
+        if reason in _MISSES:
+            self.misses.labels(self._profile(profile), str(reason)).inc()
+
+    def waits(self, profile: str) -> None:
+        """An acquire found no worker at hand and waits."""
+        self.misses.labels(self._profile(profile), WAITED).inc()
+
+    def moved(self, frm: State, to: State, why: str) -> None:
+        self.moves.labels(str(frm), str(to), cause(why)).inc()
+
+    @contextmanager
+    def holding(self, name: str) -> Iterator[None]:
+        """The lock of a pass is held here."""
+        self.pass_lock_held.labels(name).set(1)
+        try:
+            yield
+        finally:
+            self.pass_lock_held.labels(name).set(0)
+
+    def _profile(self, name: str) -> str:
+        """Callers may ask for any name; only those that are configured become labels."""
+        return name if not self._profiles or name in self._profiles else UNKNOWN
+
+    def _seed(self, role: str) -> None:
+        """Zeros for what this process may count, so that a first increase is seen as one."""
+        if role == "acquire":
+            self._seed_acquires()
+        if role == "passes":
+            self._seed_passes()
+        if role != "beat":
+            for why in ClaimEnd:
+                self.claims_ended.labels(str(why))
+            for profile in self._profiles:
+                self.spawn_seconds.labels(profile)
+
+    def _seed_acquires(self) -> None:
+        for profile in self._profiles:
+            self.acquires.labels(profile, "granted", "")
+            self.misses.labels(profile, WAITED)
+            for reason in sorted(_MISSES):
+                self.acquires.labels(profile, "refused", str(reason))
+                self.misses.labels(profile, str(reason))
+        for source in Source:
+            self.acquire_seconds.labels("granted", str(source))
+        self.acquire_seconds.labels("refused", "none")
+
+    def _seed_passes(self) -> None:
+        for name in PERIODS_S:
+            for outcome in ("ok", "failed", "interrupted", "stale", "held_elsewhere", "unreachable"):
+                self.pass_runs.labels(name, outcome)
+            self.pass_lock_held.labels(name).set(0)
+            self.pass_lock_lost.labels(name)
+
+
+def _made(metric: Metric, registry: CollectorRegistry) -> Counter | Gauge | Histogram:
+    name = PREFIX + metric.name
+    if metric.kind is Kind.COUNTER:
+        return Counter(name, metric.doc, metric.labels, registry=registry)
+    if metric.kind is Kind.GAUGE:
+        return Gauge(name, metric.doc, metric.labels, registry=registry)
+    return Histogram(name, metric.doc, metric.labels, buckets=metric.buckets, registry=registry)
+
+
+def _version() -> str:
+    try:
+        return version("warmpool")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,73 @@
+"""A process's own `/metrics`, by a thread of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from pool.errors import PoolError
+
+Render = Callable[[], bytes]
+HEALTH = "/-/healthy"
+
+
+class PortTaken(PoolError):
+    """Somebody else listens there."""
+
+
+class Server(ThreadingHTTPServer):
+    """Serves one page. A port is not shared: two processes that answer in turn would make nonsense of every rate."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+    allow_reuse_port = False
+
+
+def serve(render: Render, *, host: str, port: int) -> Server:
+    """Serve from now on; raises with the setting's name if the port is taken. Port 0 takes any that is free."""
+    try:
+        server = Server((host, port), _handler(render))
+    except OSError as exc:
+        raise PortTaken(
+            f"metrics can not be served on {host}:{port} ({exc.strerror}): set metrics_port"
+            " (WARMPOOL_METRICS_PORT) to a free port, or to 0 to serve none"
+        ) from exc
+    Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    return server
+
+
+def rendering(registry: CollectorRegistry) -> Render:
+    """A registry as a page."""
+    return lambda: generate_latest(registry)
+
+
+def _handler(render: Render) -> type[BaseHTTPRequestHandler]:
+    class Page(BaseHTTPRequestHandler):
+        server_version = "warmpool"
+        sys_version = ""
+        timeout = 10
+
+        def do_GET(self) -> None:
+            if self.path.partition("?")[0] == "/metrics":
+                self._answer(HTTPStatus.OK, render(), CONTENT_TYPE_LATEST)
+            elif self.path == HEALTH:
+                self._answer(HTTPStatus.OK, b"ok\n", "text/plain")
+            else:
+                self._answer(HTTPStatus.NOT_FOUND, b"metrics are at /metrics\n", "text/plain")
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            """A scrape is no news."""
+
+        def _answer(self, status: HTTPStatus, body: bytes, kind: str) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    return Page

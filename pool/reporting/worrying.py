@@ -1,0 +1,110 @@
+"""What an operator should look at, worst first. Pure: from the status alone, so that the CLI, the board and a script see the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pool.periods import PERIODS_S
+
+# A waiter younger than this is what waiting is for.
+LONG_WAIT_S = 10.0
+BAD, WARN = "bad", "warn"
+
+
+def worries(seen: dict[str, Any]) -> list[dict[str, str]]:
+    """Each with an id that stays the same while it lasts, how bad it is, and a sentence."""
+    found = [*_passes(seen), *_supply(seen), *_waiting(seen), *_leaks(seen), *_switches(seen)]
+    return sorted(found, key=lambda w: w["level"] != BAD)
+
+
+def _worry(ident: str, level: str, text: str) -> dict[str, str]:
+    return {"id": ident, "level": level, "text": text}
+
+
+def _passes(seen: dict[str, Any]) -> Iterator[dict[str, str]]:
+    if seen["beat_dark"]:
+        yield _worry("beat_dark", BAD, "beat is dark: no pass has been tried lately")
+    elif seen["pool"]["canary_age_s"] > 6 * PERIODS_S["reap"]:
+        age = seen["pool"]["canary_age_s"]
+        yield _worry("lane_closed", BAD, f"acquires are not served: no canary came through for {age:.0f} s")
+    for name, p in seen["passes"].items():
+        if p["dark"] and not seen["beat_dark"]:
+            because = f": {p['detail']}" if p["outcome"] != "ok" and p["detail"] else ""
+            yield _worry(f"pass_dark:{name}", BAD, f"pass {name} is dark{because}")
+        elif p["failures"] >= 2:
+            yield _worry(
+                f"pass_failing:{name}", WARN, f"pass {name} failed {p['failures']} times: {p['detail']}"
+            )
+
+
+def _supply(seen: dict[str, Any]) -> Iterator[dict[str, str]]:
+    for name, p in seen["profiles"].items():
+        if is_halted(p):
+            yield _worry(f"rollout_halted:{name}", BAD, f"profile {name}: {rollout_text(p)}")
+        elif p["trouble_until"]:
+            yield _worry(
+                f"spawn_failing:{name}", BAD, f"profile {name} can not start workers: {p['trouble']}"
+            )
+        elif p["target"] and not p["states"]["idle"]:
+            coming = p["states"]["spawning"]
+            yield _worry(
+                f"warm_empty:{name}", WARN, f"profile {name} has no warm worker, {coming} being started"
+            )
+
+
+def _waiting(seen: dict[str, Any]) -> Iterator[dict[str, str]]:
+    for line in seen["waiting"]:
+        if line["oldest_s"] > LONG_WAIT_S:
+            yield _worry(
+                f"waiting:{line['org']}:{line['profile']}",
+                WARN,
+                f"{line['waiting']} of {line['org']} waiting, the oldest for {line['oldest_s']:.0f} s: {line['why']}",
+            )
+
+
+def _leaks(seen: dict[str, Any]) -> Iterator[dict[str, str]]:
+    for name, p in seen["profiles"].items():
+        if p["surplus_overdue"]:
+            yield _worry(
+                f"idle_overdue:{name}", WARN, f"profile {name} has {p['surplus_overdue']} idle above its target for too long"
+            )  # fmt: skip
+    if seen["parked_overdue"]:
+        yield _worry("parked_overdue", WARN, f"{seen['parked_overdue']} workers are parked past their time")
+    for s in seen["suspects"]:
+        if s["detail"].endswith(": held"):
+            yield _worry(f"orphan:{s['subject']}", WARN, s["detail"])
+        elif s["kind"] in {"row_without_pod", "empty_cluster"}:
+            yield _worry(f"{s['kind']}:{s['subject']}", WARN, f"{s['subject']}: {s['detail']}")
+    for w in seen["leaving"]:
+        yield _worry(
+            f"leaving:{w['id']}",
+            WARN,
+            f"{w['id']} is in use by {w['org']} and must leave: {w['leaving_why']}",
+        )
+
+
+def _switches(seen: dict[str, Any]) -> Iterator[dict[str, str]]:
+    if seen["pool"]["paused"]:
+        yield _worry("paused", WARN, "the pool is paused: acquires are refused")
+    for name, p in seen["passes"].items():
+        if p["paused"]:
+            yield _worry(
+                f"pass_paused:{name}", WARN, f"pass {name} is paused by {p['paused_by'] or 'somebody'}"
+            )
+
+
+def is_halted(profile: dict[str, Any]) -> bool:
+    """Whether its change of image has stopped because new workers fail."""
+    return profile["rollout"] is not None and profile["rollout"]["progress"] == "halted"
+
+
+def rollout_text(profile: dict[str, Any]) -> str:
+    """A change of image that is under way, as a sentence."""
+    r = profile["rollout"]
+    old = ", ".join(f"{n} {state}" for state, n in r["old"].items() if n)
+    if r["progress"] == "halted":
+        return f"the rollout of {r['image']} is halted: {r['why']}; the old workers stay ({old})"
+    waits = "no room for new ones below max_workers" if r["no_room"] else "waiting for its first worker"
+    news = waits if r["no_room"] or r["progress"] == "proving" else f"{r['new']} new"
+    return f"rolling out {r['image']}: {news}, {old} to be replaced"

@@ -1,0 +1,332 @@
+"""The board over HTTP: the CLI's JSON, one reading for all, actions only for who has signed in, and headers that keep others out."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from sqlalchemy import event
+
+from pool import reporting
+from pool.states import State
+from pool.store import Store
+from pool.store.looking import Wanted
+from tests.support.board_server import PASSWORD, BoardServer
+from tests.support.busy_hour import many
+from tests.support.waiting import eventually
+from tests.support.world import World
+
+
+@pytest.fixture
+def board(world: World) -> Iterator[BoardServer]:
+    with BoardServer(world) as made:
+        yield made
+
+
+@dataclass
+class Answer:
+    """What came back; names of headers in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    text: str
+
+
+class Client:
+    """A browser without eyes: keeps its cookie, follows nothing."""
+
+    def __init__(self, board: BoardServer) -> None:
+        self._port, self.cookie = board.port, ""
+
+    def ask(self, method: str, path: str, form: dict[str, str] | None = None, **headers: str) -> Answer:
+        given = {k.replace("_", "-"): v for k, v in headers.items()}
+        given |= {"Cookie": self.cookie} if self.cookie else {}
+        given |= {} if form is None else {"Content-Type": "application/x-www-form-urlencoded"}
+        with closing(http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)) as connection:
+            connection.request(method, path, body=None if form is None else urlencode(form), headers=given)
+            with connection.getresponse() as got:
+                answer = Answer(got.status, dict(got.getheaders()), got.read().decode())
+        lower = {k.lower(): v for k, v in answer.headers.items()}
+        if "set-cookie" in lower:
+            self.cookie = lower["set-cookie"].split(";")[0]
+        return Answer(answer.status, lower, answer.text)
+
+    def get(self, path: str, **headers: str) -> tuple[int, str]:
+        answer = self.ask("GET", path, **headers)
+        return answer.status, answer.text
+
+    def json(self, path: str) -> Any:
+        status, text = self.get(path)
+        assert status == 200, text
+        return json.loads(text)
+
+    def post(self, path: str, form: dict[str, str], **headers: str) -> int:
+        return self.ask("POST", path, form, **headers).status
+
+    def sign_in(self, name: str = "alice") -> None:
+        assert self.post("/sign-in", {"name": name, "password": PASSWORD, "next": "/"}) == 303
+
+    def token(self, path: str) -> str:
+        return self.get(path)[1].split('name="token" value="')[1].split('"')[0]
+
+
+def _steady(value: Any) -> Any:
+    """Without what passes with the time."""
+    if isinstance(value, dict):
+        return {k: _steady(v) for k, v in value.items() if k != "at" and not k.endswith("_s")}
+    return [_steady(v) for v in value] if isinstance(value, list) else value
+
+
+def test_the_json_is_what_the_cli_prints(world: World, board: BoardServer) -> None:
+    world.warm(2)
+    got = world.granted("acme")
+    world.waits("bolt", request_id="r/1", profile="default", wait_s=60) if not world.workers(
+        State.IDLE
+    ) else None
+    client, settings = Client(board), world.deps.settings
+    assert _steady(client.json("/api/status")) == _steady(reporting.status(world.store, settings))
+    for kind in reporting.KINDS:
+        assert _steady(client.json(f"/api/get/{kind}")) == _steady(
+            reporting.table(world.store, settings, kind, Wanted())
+        )
+    assert [w["id"] for w in client.json("/api/get/workers?state=hot&org=acme")] == [got.worker_id]
+    assert client.json(f"/api/explain/worker/{got.worker_id}")["story"][-1]["org"] == "acme"
+    assert client.get("/api/get/nothing")[0] == 404
+    assert client.get("/api/get/workers?state=none")[0] == 400
+    assert client.get("/api/explain/worker/w-none")[0] == 404
+    assert client.get("/workers/w-none")[0] == 404
+    assert client.get("/nothing")[0] == 404
+
+
+def test_without_signing_in_nothing_can_be_done(world: World, board: BoardServer) -> None:
+    [idle] = world.warm(1)
+    client = Client(board)
+    for path in (f"/act/workers/{idle}/drain", f"/act/workers/{idle}/retire", "/act/passes/reap/pause"):
+        assert client.ask("GET", path).headers.get("location", "").startswith("/sign-in?next=")
+        assert client.post(path, {"token": "x"}) == 303
+    assert client.post("/sign-in", {"name": "alice", "password": "wrong"}) == 403
+    assert client.cookie == ""
+    assert world.state_of(idle) is State.IDLE
+    assert not world.rows("passes")
+
+
+def test_an_action_is_asked_for_first_and_the_journal_says_who(world: World, board: BoardServer) -> None:
+    [idle] = world.warm(1)
+    client = Client(board)
+    client.sign_in()
+    path = f"/act/workers/{idle}/drain"
+    status, page = client.get(path)
+    assert status == 200
+    assert f'Drain <span class="mono">{idle}</span>?' in page
+    assert world.state_of(idle) is State.IDLE
+    assert client.post(path, {"token": client.token(path), "why": "too old"}) == 303
+    assert world.state_of(idle) is State.DRAINING
+    assert (world.rows("journal")[-1].who, world.rows("journal")[-1].why) == (
+        "alice (board)",
+        "drained: too old",
+    )
+    world.settle()
+    assert world.state_of(idle) is State.RETIRED
+
+
+def test_a_retirement_ends_a_claim_and_a_drain_does_not(world: World, board: BoardServer) -> None:
+    world.warm(2)
+    one, two = world.granted("acme"), world.granted("acme")
+    client = Client(board)
+    client.sign_in("bob")
+    for got, verb in ((one, "drain"), (two, "retire")):
+        path = f"/act/workers/{got.worker_id}/{verb}"
+        assert "acme is using it" in client.get(path)[1]
+        assert client.post(path, {"token": client.token(path)}) == 303
+    assert set(world.renew(one.claim_id, two.claim_id)["gone"]) == {two.claim_id}
+    assert world.state_of(one.worker_id) is State.HOT
+
+
+def test_a_pass_is_paused_and_resumed_by_name(world: World, board: BoardServer) -> None:
+    client = Client(board)
+    client.sign_in()
+    for verb, paused in (("pause", True), ("resume", False)):
+        path = f"/act/passes/reap/{verb}"
+        assert client.post(path, {"token": client.token(path)}) == 303
+        [row] = world.rows("passes")
+        assert (row.paused, row.paused_by) == (paused, "alice (board)" if paused else None)
+    assert [d.what for d in world.rows("deeds")] == ["pass_paused", "pass_resumed"]
+    assert {d.who for d in world.rows("deeds")} == {"alice (board)"}
+    assert client.get("/act/passes/nothing/pause")[0] == 503
+
+
+def test_a_form_from_elsewhere_is_refused(world: World, board: BoardServer) -> None:
+    [idle] = world.warm(1)
+    alice, mallory = Client(board), Client(board)
+    alice.sign_in()
+    mallory.sign_in("mallory")
+    path = f"/act/workers/{idle}/drain"
+    theirs = mallory.token(path)
+    assert alice.post(path, {}) == 403
+    assert alice.post(path, {"token": ""}) == 403
+    if theirs != alice.token(path):
+        assert alice.post(path, {"token": theirs}) == 403
+    assert alice.post(path, {"token": alice.token(path)}, Origin="https://elsewhere.test") == 403
+    assert alice.post("/sign-in", {"name": "a", "password": PASSWORD}, Origin="https://elsewhere.test") == 403
+    assert alice.post("/sign-out", {}) == 403
+    assert world.state_of(idle) is State.IDLE
+    assert alice.post("/sign-out", {"token": alice.token(path)}) == 303
+
+
+def test_every_answer_has_its_headers_and_other_names_are_not_ours(world: World, board: BoardServer) -> None:
+    client = Client(board)
+    for path in ("/", "/api/status", "/static/board.js", "/nothing", "/healthz", "/sign-in"):
+        answer = client.ask("GET", path)
+        body = answer.text
+        policy = answer.headers.get("content-security-policy", "")
+        assert "script-src 'self'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe-inline" not in policy
+        assert answer.headers.get("x-content-type-options", "") == "nosniff"
+        assert " style=" not in body or path.startswith("/static")
+        assert "<script>" not in body
+    assert client.get("/", Host="evil.test")[0] == 421
+    client.sign_in()
+    answer = client.ask("POST", "/sign-in", {"name": "alice", "password": PASSWORD, "next": "//evil.test/"})
+    assert answer.headers.get("location", "") == "/"
+    assert "HttpOnly" in answer.headers.get("set-cookie", "")
+    assert "samesite=strict" in answer.headers.get("set-cookie", "").lower()
+
+
+def test_off_loopback_looking_takes_the_password_too(sqlite_store: Store) -> None:
+    world = World(sqlite_store)
+    with BoardServer(world, host="0.0.0.0") as board:
+        client = Client(board)
+        assert client.ask("GET", "/").headers.get("location", "") == "/sign-in"
+        assert client.get("/api/status")[0] == 401
+        assert client.get("/events")[0] == 401
+        assert client.get("/healthz")[0] == 200
+        assert client.get("/api/status", Authorization="Basic YWxpY2U6b3BlbiBzZXNhbWU=")[0] == 200
+        assert client.get("/api/status", Authorization="Basic YWxpY2U6d3Jvbmc=")[0] == 401
+        client.sign_in()
+        assert client.get("/")[0] == 200
+
+
+def test_names_from_outside_are_shown_as_text(world: World, board: BoardServer) -> None:
+    world.warm(1)
+    got = world.granted("acme")
+    path = f"/act/workers/{got.worker_id}/drain"
+    client = Client(board)
+    client.sign_in()
+    client.post(path, {"token": client.token(path), "why": "<script>alert(1)</script>"})
+    page = client.get(f"/workers/{got.worker_id}")[1]
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert" in page
+    assert "<script>alert" not in client.get("/")[1]
+
+
+class Listener:
+    """One browser's stream of events."""
+
+    def __init__(self, board: BoardServer) -> None:
+        self.told: list[dict[str, Any]] = []
+        self._connection = http.client.HTTPConnection("127.0.0.1", board.port, timeout=60)
+        self._connection.connect()
+        self._socket = self._connection.sock
+        self._connection.request("GET", "/events")
+        self._answer = self._connection.getresponse()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        try:
+            while line := self._answer.readline():
+                if line.startswith(b"data: "):
+                    self.told.append(json.loads(line[6:]))
+        except (OSError, ValueError, AttributeError):
+            return
+
+    def close(self) -> None:
+        """Closing a socket that somebody reads from ends only his reading."""
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join(30)
+        self._answer.close()
+        self._connection.close()
+
+
+def test_many_browsers_cost_one_reading_of_a_fixed_number_of_statements(sqlite_store: Store) -> None:
+    world = World(sqlite_store)
+    many(sqlite_store, 2000)
+    statements: list[str] = []
+    event.listen(sqlite_store.engine, "before_cursor_execute", lambda *a: statements.append(a[2]))
+    with BoardServer(world) as board:
+        listeners = [Listener(board) for _ in range(5)]
+        eventually(lambda: all(listener.told for listener in listeners), within_s=30)
+        eventually(lambda: board.feed.readings >= 3, within_s=30)
+        readings, asked = board.feed.readings, len(statements)
+        eventually(lambda: board.feed.readings >= readings + 3, within_s=30)
+        each = (len(statements) - asked) / (board.feed.readings - readings)
+        for listener in listeners:
+            listener.close()
+        eventually(lambda: board.feed._listeners == 0, within_s=60)
+    assert each < 40, statements[asked:]
+    for listener in listeners:
+        first = listener.told[0]
+        assert len(first["cells"]["states"]) == 2000
+        assert len(json.dumps(first, separators=(",", ":"))) < 200_000
+        assert all("cells" not in later or "steps" not in later["cells"] for later in listener.told[1:])
+
+
+def test_nobody_looking_reads_nothing(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pool.board.feed.WANTED_FOR_S", 0.0)
+    monkeypatch.setattr("pool.board.feed.PERIOD_S", 0.01)
+    with BoardServer(World(sqlite_store)) as board:
+        Client(board).json("/api/status")
+        eventually(lambda: board.feed._woken.is_set() is False, within_s=30)
+        before = board.feed.readings
+        Client(board).get("/healthz")
+        assert board.feed.readings == before
+
+
+def test_a_move_reaches_every_browser_as_one_cell(world: World, board: BoardServer) -> None:
+    world.warm(3)
+    first, second = Listener(board), Listener(board)
+    eventually(lambda: first.told and second.told, within_s=30)
+    got = world.granted("acme")
+
+    def cells(listener: Listener) -> list[Any]:
+        return [c for t in listener.told[1:] for c in t.get("cells", {}).get("set", [])]
+
+    eventually(lambda: cells(first) and cells(second), within_s=30)
+    [[place, *_]] = cells(first)
+    assert board.feed.fleet.at(place).id == got.worker_id
+    assert Client(board).json(f"/fleet/{place}")["page"] == f"/workers/{got.worker_id}"
+    first.close()
+    second.close()
+
+
+def test_a_database_that_does_not_answer_is_told_and_the_board_goes_on(
+    world: World, board: BoardServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener = Listener(board)
+    eventually(lambda: listener.told, within_s=30)
+    monkeypatch.setattr("pool.board.feed.reporting.status", _raises)
+    eventually(lambda: any("gone away" in t.get("trouble", "") for t in listener.told), within_s=30)
+    monkeypatch.undo()
+    eventually(lambda: "trouble" not in listener.told[-1], within_s=30)
+    listener.close()
+
+
+def _raises(*_: object) -> None:
+    raise RuntimeError("gone away")
+
+
+def test_readers_at_once_share_what_was_read(world: World, board: BoardServer) -> None:
+    world.warm(1)
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda _: Client(board).json("/api/status")["at"], range(24)))
+    assert len(set(found)) < 12

@@ -1,0 +1,168 @@
+"""The board in a real browser: what it shows, that it follows, that it can be used without a mouse, in light and in dark, without a complaint.
+
+WARMPOOL_TEST_SHOTS=1 renews the pictures in docs/img/.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from pool.states import State
+from pool.store import Store
+from tests.support.board_server import PASSWORD, BoardServer
+from tests.support.browser import chromium, opened
+from tests.support.busy_hour import an_hour, many, now_with_trouble, passes_are_well
+from tests.support.system import ROOT
+from tests.support.waiting import eventually
+from tests.support.world import World
+
+SHOTS = os.environ.get("WARMPOOL_TEST_SHOTS") == "1"
+IMAGES = ROOT / "docs" / "img"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as made:
+        yield made
+
+
+@pytest.fixture
+def world(sqlite_store: Store) -> World:
+    return World(sqlite_store)
+
+
+def look(page: Page, board: BoardServer, *, cells: int | None = None) -> None:
+    page.goto(board.url)
+    page.wait_for_selector("#live.on")
+    if cells is not None:
+        expect(page.locator("#fleet")).to_have_attribute("data-cells", str(cells))
+
+
+def keep(page: Page, tmp_path: Path, name: str, *, whole: bool = True) -> None:
+    """A picture; into the documentation if it is asked for."""
+    folder = IMAGES if SHOTS else tmp_path
+    folder.mkdir(exist_ok=True)
+    page.screenshot(path=folder / f"{name}.png", full_page=whole)
+    assert (folder / f"{name}.png").stat().st_size > 10_000
+
+
+def legend(page: Page, state: str) -> int:
+    return int(re.sub(r"\D", "", page.inner_text(f"[data-state={state}] b")))
+
+
+@pytest.mark.timeout(900 if SHOTS else 120)
+def test_it_shows_the_pool_in_light_and_dark_without_a_complaint(
+    world: World, browser: Browser, tmp_path: Path
+) -> None:
+    an_hour(world, minutes=60 if SHOTS else 6)
+    now_with_trouble(world)
+    count = len(world.workers(*(s for s in State if s not in {State.RETIRED, State.LOST})))
+    with BoardServer(world) as board:
+        backgrounds = {}
+        for scheme in ("light", "dark"):
+            with opened(browser, scheme=scheme, width=1280) as (page, heard):
+                look(page, board, cells=count)
+                expect(page.locator(".worries")).to_contain_text(
+                    "profile gpu can not start workers: ImagePullBackOff"
+                )
+                expect(page.locator("#waiting")).to_contain_text("flint holds 4 of its 4 workers")
+                expect(page.locator("#orgs")).to_contain_text("flint")
+                expect(page.locator("#passes")).to_contain_text("guard_disruption")
+                expect(page.locator("#moves")).to_contain_text("marked to leave")
+                expect(page.locator("#moves")).to_contain_text("alice (cli)")
+                expect(page.locator("#idling")).to_contain_text("vCPU·h")
+                assert page.locator("#hour path").count() >= 3
+                assert legend(page, "hot") == len(world.workers(State.HOT))
+                page.hover("#fleet canvas", position={"x": 30, "y": 26})
+                expect(page.locator("#cell")).to_contain_text("w-0000")
+                keep(page, tmp_path, f"board-{scheme}")
+                backgrounds[scheme] = page.evaluate("getComputedStyle(document.body).backgroundColor")
+                assert heard.errors == []
+        assert backgrounds["light"] != backgrounds["dark"]
+
+
+def test_a_cell_turns_when_its_worker_is_claimed(world: World, browser: Browser) -> None:
+    world.warm(3)
+    passes_are_well(world)
+    with BoardServer(world) as board, opened(browser) as (page, heard):
+        look(page, board, cells=3)
+        colour = (
+            "[...document.querySelector('#fleet canvas').getContext('2d').getImageData(8, 26, 1, 1).data]"
+        )
+        idle = page.evaluate(colour)
+        got = world.granted("acme")
+        expect(page.locator("[data-state=hot] b")).to_have_text("1")
+        eventually(lambda: page.evaluate(colour) != idle, within_s=30)
+        expect(page.locator("#moves")).to_contain_text(got.worker_id)
+        expect(page.locator("#orgs")).to_contain_text("acme")
+        assert heard.errors == []
+
+
+def test_it_can_be_used_without_a_mouse_and_a_workers_page_tells_its_life(
+    world: World, browser: Browser, tmp_path: Path
+) -> None:
+    world.warm(2)
+    got = world.granted("acme")
+    world.release(got.claim_id)
+    again = world.granted("acme")
+    with BoardServer(world) as board, opened(browser, width=1280, height=640) as (page, heard):
+        look(page, board, cells=2)
+        page.focus("#fleet")
+        page.keyboard.press("ArrowRight")
+        expect(page.locator("#cell")).to_contain_text(got.worker_id)
+        expect(page.locator("#cell-said")).to_contain_text(got.worker_id)
+        page.keyboard.press("Enter")
+        page.wait_for_url(f"**/workers/{got.worker_id}")
+        expect(page.locator(".life")).to_contain_text("Claimed again by acme")
+        expect(page.locator(".life")).to_contain_text("A slot was made for it")
+        expect(page.locator("main")).to_contain_text(f"acme is using it (claim {again.claim_id})")
+        assert page.locator("a[href='http://127.0.0.1:5555/task/task-1']").count() == 1
+        assert page.locator(f"a[href='https://console.test/pods/{got.worker_id}']").count() == 1
+        assert page.locator("text=Retire…").is_hidden()
+        keep(page, tmp_path, "worker", whole=False)
+        assert heard.errors == []
+
+
+def test_who_signs_in_may_drain_after_being_asked(world: World, browser: Browser) -> None:
+    [idle] = world.warm(1)
+    with BoardServer(world) as board, opened(browser) as (page, heard):
+        page.goto(f"{board.url}/workers/{idle}")
+        page.click("text=Sign in to act")
+        page.fill("[name=name]", "alice")
+        page.fill("[name=password]", PASSWORD)
+        page.keyboard.press("Enter")
+        page.wait_for_url(f"{board.url}/workers/{idle}")
+        page.click("text=Drain…")
+        expect(page.locator("main")).to_contain_text("Nobody's work is touched")
+        assert world.state_of(idle) is State.IDLE
+        page.fill("[name=why]", "a try")
+        page.click("text=Drain, as alice")
+        expect(page.locator(".life")).to_contain_text("drained by alice (board): a try")
+        assert world.state_of(idle) is State.DRAINING
+        assert heard.errors == []
+
+
+def test_an_update_of_ten_thousand_workers_draws_only_what_changed(
+    sqlite_store: Store, browser: Browser
+) -> None:
+    world = World(sqlite_store)
+    many(sqlite_store, 10_000)
+    with BoardServer(world) as board, opened(browser) as (page, heard):
+        look(page, board, cells=10_000)
+        page.evaluate("() => { window.drawn = 0; const d = Fleet.prototype.draw; Fleet.prototype.draw = function (p) { window.drawn += 1; return d.call(this, p); }; const a = Fleet.prototype.drawAll; Fleet.prototype.drawAll = function () { window.drawn += 1e6; return a.call(this); }; }")  # fmt: skip
+        with sqlite_store.write() as tx:
+            tx.exec_driver_sql(
+                "UPDATE workers SET state='draining', epoch=epoch+1 WHERE id IN (SELECT id FROM workers WHERE state='idle' LIMIT 300)"
+            )
+        expect(page.locator("[data-state=draining] b")).to_have_text("300")
+        eventually(lambda: page.evaluate("window.drawn") >= 300, within_s=30)
+        assert page.evaluate("window.drawn") == 300
+        sizes = page.evaluate("performance.getEntriesByName('update').map(e => e.detail)")
+        assert max(sizes) < 200_000, sizes
+        assert heard.errors == []

@@ -1,0 +1,121 @@
+"""The doctor tells what is wrong with evidence and a fix, mends what can be mended, and no check stops another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pool import doctor
+from pool.doctor import Finding, Level, Patient
+from pool.settings import PoolSettings, Settings
+from pool.store import connect, passes
+from tests.support.redis_server import RedisServer
+from tests.support.world import World
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+def patient(world: World, redis: RedisServer, **pool: object) -> Patient:
+    settings = replace(
+        world.deps.settings,
+        pool=replace(world.deps.settings.pool, broker_url=redis.url, data_dir="/nowhere", **pool),
+    )
+    made = Patient(settings)
+    made.__dict__["store"] = world.store
+    return made
+
+
+def examined(found: Patient) -> dict[str, Finding]:
+    return {f.id: f for f in doctor.examine(found)}
+
+
+def test_each_finding_has_an_id_evidence_and_a_fix_and_can_be_mended(
+    world: World, redis: RedisServer
+) -> None:
+    world.pass_time(60)
+    sick = patient(world, redis, spawn_budget_s=10)
+    found = examined(sick)
+    assert found["time_budgets"].level is Level.BAD
+    assert "spawn_budget_s must be at least pod_ready_limit_s" in found["time_budgets"].evidence
+    assert found["database_reachable"].evidence.startswith(("SQLite", "Postgres"))
+    assert found["schema_current"].level is Level.OK
+    assert found["clocks"].level is Level.OK
+    assert found["beat_dark"].level is Level.BAD
+    assert "warmpool beat" in found["beat_dark"].fix
+    assert found["counters"].level is Level.OK
+    persistence = found["redis_persistence"]
+    assert persistence.level is Level.WARN
+    assert persistence.repair is not None
+    assert "appendonly is now yes" in persistence.repair()
+    assert examined(sick)["redis_persistence"].level is Level.OK
+    sick.redis.config_set("appendonly", "no")
+    sick.redis.close()
+
+
+def test_a_policy_that_evicts_a_long_queue_and_a_stranger_are_found(world: World, redis: RedisServer) -> None:
+    sick = patient(world, redis)
+    sick.redis.config_set("maxmemory-policy", "allkeys-lru")
+    sick.redis.rpush("fleet", *("x" for _ in range(501)))
+    world.profile("old", warm_target=1)
+    world.warm(1, "old")
+    found = examined(sick)
+    assert "allkeys-lru" in found["redis_policy"].evidence
+    assert "fleet 501" in found["queues_drained"].evidence
+    assert found["unknown_profile:old"].fix == "warmpool drain profile old"
+    sick.redis.delete("fleet")
+    sick.redis.config_set("maxmemory-policy", "noeviction")
+    sick.redis.close()
+
+
+def test_a_redis_and_a_database_that_are_away_stop_no_other_check(tmp_path: Path) -> None:
+    settings = Settings(
+        pool=PoolSettings(broker_url="redis://127.0.0.1:1/0", data_dir=str(tmp_path / "none"))
+    )
+    sick = Patient(settings)
+    sick.__dict__["store"] = connect("postgresql://127.0.0.1:1/none", call_timeout_s=2)
+    found = examined(sick)
+    assert found["redis_reachable"].level is Level.BAD
+    assert found["database_reachable"].level is Level.BAD
+    assert found["time_budgets"].level is Level.OK
+    sick.close()
+
+
+def test_an_old_schema_is_brought_up_to_date(tmp_path: Path, redis: RedisServer) -> None:
+    sick = Patient(Settings(pool=PoolSettings(broker_url=redis.url, data_dir=str(tmp_path))))
+    tmp_path.chmod(0o755)
+    found = examined(sick)
+    assert found["schema_current"].fix == "warmpool migrate"
+    assert found["data_dir_private"].level is Level.BAD
+    for ident in ("schema_current", "data_dir_private"):
+        repair = found[ident].repair
+        assert repair is not None
+        repair()
+    found = examined(sick)
+    assert found["schema_current"].level is found["data_dir_private"].level is Level.OK
+    sick.close()
+
+
+def test_a_wrong_clock_is_told(world: World, redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    sick = patient(world, redis)
+    monkeypatch.setattr("pool.doctor.clocks.wall_s", lambda: 0)
+    assert "ticks of a beat there may expire" in examined(sick)["clock_this_host"].evidence
+    sick.redis.close()
+
+
+def test_a_pass_that_keeps_failing_is_told_with_its_cause(world: World, redis: RedisServer) -> None:
+    with world.store.write() as tx:
+        for name in ("reap", "reconcile_warm"):
+            passes.attempt(tx, name, "p", not_within_s=0)
+        for _ in range(3):
+            passes.failed(tx, "reap", outcome="failed", detail="pods is forbidden")
+    sick = patient(world, redis)
+    found = examined(sick)
+    assert any("pods is forbidden" in f.evidence for f in found.values())
+    sick.redis.close()

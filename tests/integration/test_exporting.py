@@ -1,0 +1,440 @@
+"""The exporter tells what the table says at the moment it is asked, from either database, and costs the same after every restart."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from redis import Redis
+from sqlalchemy import text
+
+from pool import exporting
+from pool.clock import SystemClock
+from pool.drivers.port import NOTE_DO_NOT_DISRUPT, NOTE_EPOCH, NOTE_ORG
+from pool.errors import Transient
+from pool.exporting import Exporter
+from pool.ids import ProfileName
+from pool.metrics.catalog import CATALOG, Kind, Origin
+from pool.passes import PASSES
+from pool.passes.running import run_once
+from pool.periods import PERIODS_S
+from pool.queues import Queues, Seen
+from pool.reading import TOP_ORGS
+from pool.states import LIVE, State
+from pool.store import Store, targets
+from pool.store.costing import Spell
+from tests.support.redis_server import RedisServer
+from tests.support.world import World
+
+
+class Page:
+    """A page as its reader sees it."""
+
+    def __init__(self, page: bytes) -> None:
+        self.families = {f.name: f for f in text_string_to_metric_families(page.decode())}
+        self.samples = {
+            (s.name, frozenset(s.labels.items())): s.value for f in self.families.values() for s in f.samples
+        }
+
+    def value(self, name: str, **labels: str) -> float:
+        return self.samples[f"warmpool_{name}", frozenset(labels.items())]
+
+    def has(self, name: str) -> bool:
+        return any(n == f"warmpool_{name}" for n, _ in self.samples)
+
+
+@pytest.fixture
+def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporting, "FRESH_S", 0.0)
+    monkeypatch.setattr(exporting, "_KEPT_TIMES", 0)
+
+
+def one_waits() -> Seen:
+    return Seen(lengths={"acquire": 1}, emptied=0)
+
+
+def page_of(world: World) -> Page:
+    """From an exporter that has just started."""
+    made = Exporter(world.store, world.deps.settings, clock=SystemClock(), look=one_waits)
+    return Page(made.render())
+
+
+def own_page(world: World) -> Page:
+    from prometheus_client import generate_latest
+
+    return Page(generate_latest(world.deps.metrics.registry))
+
+
+def test_every_metric_of_the_table_is_there_from_the_start_with_zeros_for_every_state(world: World) -> None:
+    page = page_of(world)
+    told = {m.name for m in CATALOG.values() if m.origin is Origin.TABLE}
+    may_be_absent = {"pass_holder", "org_in_use", "org_cap"}
+    assert {n for n in told if page.has(n) or page.has(f"{n}_total")} == told - may_be_absent
+    assert {s: page.value("workers", profile="default", state=s) for s in LIVE} == dict.fromkeys(LIVE, 0)
+    assert {n: page.value("pass_ever_succeeded", **{"pass": n}) for n in PERIODS_S} == dict.fromkeys(
+        PERIODS_S, 0
+    )
+
+
+def test_nothing_is_told_that_is_not_declared(world: World) -> None:
+    world.warm(1)
+    world.granted()
+    for page in (page_of(world), own_page(world)):
+        ours = {n for n, _ in page.samples if n.startswith("warmpool_") and not n.endswith("_created")}
+        assert ours <= {series for m in CATALOG.values() for series in m.series}
+
+
+def test_workers_are_counted_by_state_as_the_table_has_them(world: World) -> None:
+    world.warm(3)
+    world.granted("acme")
+    given = world.granted("bolt")
+    world.release(given.claim_id)
+    page = page_of(world)
+    counted = {s: page.value("workers", profile="default", state=s) for s in LIVE}
+    assert counted == {s: {State.IDLE: 1, State.HOT: 1, State.HOT_IDLE: 1}.get(s, 0) for s in LIVE}
+    assert page.value("live_workers") == 3
+    assert page.value("warm_target", profile="default") == 3
+    with world.store.write() as tx:
+        targets.say(tx, ProfileName("default"), 7, who="test")
+    assert page_of(world).value("warm_target", profile="default") == 7
+    assert page.value("org_in_use", org="acme") == 1
+
+
+def test_who_waits_and_for_how_long_is_told(world: World) -> None:
+    world.waits(wait_s=300)
+    world.pass_time(40)
+    world.waits(wait_s=300)
+    page = page_of(world)
+    assert page.value("waiting_requests", profile="default") == 2
+    assert page.value("waiting_oldest_seconds", profile="default") == pytest.approx(40, abs=5)
+
+
+# A worker of two vCPUs and 512 MiB: what is spent is twice its seconds in one unit, half of them in the other.
+SIZE = {"cpu_millicores": 2000, "memory_mib": 512}
+
+
+def spent(page: Page, reason: str) -> tuple[float, float]:
+    labels = {"profile": "default", "reason": reason}
+    return page.value("idle_vcpu_seconds_total", **labels), page.value("idle_gib_seconds_total", **labels)
+
+
+def test_what_idling_costs_is_exact_to_the_second_and_told_by_its_reason(world: World) -> None:
+    world.profile(**SIZE, hot_idle_ttl_s=100)
+    world.warm(1)
+    world.pass_time(1000)
+    assert spent(page_of(world), "warm") == pytest.approx((2000, 500), abs=20)
+
+    given = world.granted()
+    world.pass_time(50_000)  # in use: costs nothing
+    assert spent(page_of(world), "warm") == pytest.approx((2000, 500), abs=20)
+
+    world.release(given.claim_id)
+    world.pass_time(300)  # a hundred of them as it was asked to be, two hundred longer than that
+    page = page_of(world)
+    assert spent(page, "parked") == pytest.approx((200, 50), abs=20)
+    assert spent(page, "overdue") == pytest.approx((400, 100), abs=20)
+
+    world.run_pass("reap")
+    world.pass_time(20)
+    assert spent(page_of(world), "leaving") == pytest.approx((40, 10), abs=20)
+    world.settle()
+    assert not [w for w in world.workers() if w.state in LIVE]
+    page = page_of(world)
+    assert spent(page, "warm") == pytest.approx((2000, 500), abs=20)
+    assert spent(page, "parked") == pytest.approx((200, 50), abs=20)
+    assert spent(page, "overdue") == pytest.approx((400, 100), abs=20)
+    assert spent(page, "leaving") == pytest.approx((40, 10), abs=20)
+
+
+def test_what_idling_costs_never_goes_back_whatever_a_worker_does(world: World) -> None:
+    world.profile(**SIZE, hot_idle_ttl_s=30)
+    before = dict.fromkeys(Spell, 0.0)
+
+    def grew() -> None:
+        page = page_of(world)
+        for spell in Spell:
+            now = spent(page, spell)[0]
+            assert now >= before[spell] - 1e-6, spell
+            before[spell] = now
+
+    world.warm(2)
+    for step in range(4):
+        given = world.granted()
+        grew()
+        world.pass_time(7)
+        world.release(given.claim_id, "tainted" if step % 2 else "clean")
+        grew()
+        world.pass_time(40 if step == 2 else 3)
+        grew()
+        world.settle()
+        grew()
+        world.warm(1)
+        grew()
+    world.run_pass("reap")
+    world.settle()
+    grew()
+    world.pass_time(200_000)
+    world.run_pass("collect_garbage")
+    grew()
+
+
+def test_a_parked_worker_past_its_time_is_overdue_and_what_a_floor_keeps_is_not(world: World) -> None:
+    world.profile(hot_idle_ttl_s=10)
+    world.org("keeper", hot_idle_floor=2)
+    world.warm(4)
+    for org in ("keeper", "keeper", "acme", "acme"):
+        given = world.granted(org, ttl_s=10)
+        world.release(given.claim_id) if org == "acme" else None
+    assert page_of(world).value("idle_overdue", profile="default", kind="parked") == 0
+    for claim in world.rows("claims"):
+        if claim.org == "keeper":
+            world.release(claim.id)
+    world.pass_time(30)
+    parked = len(world.workers(State.HOT_IDLE))
+    assert page_of(world).value("idle_overdue", profile="default", kind="parked") == parked - 2
+    world.run_pass("reap")
+    assert page_of(world).value("idle_overdue", profile="default", kind="parked") == 0
+    assert len(world.workers(State.HOT_IDLE)) == 2
+
+
+def test_idle_workers_above_the_target_for_too_long_are_overdue(world: World) -> None:
+    world.profile(warm_target=1)
+    world.warm(3)
+    world.pass_time(world.deps.settings.pool.surplus_ttl_s - 20)
+    assert page_of(world).value("idle_overdue", profile="default", kind="surplus") == 0
+    world.pass_time(40)
+    assert page_of(world).value("idle_overdue", profile="default", kind="surplus") == 2
+
+
+def test_a_pass_shows_its_age_and_that_it_has_never_succeeded(world: World) -> None:
+    run_once(world.deps, PASSES["reap"])
+    world.pass_time(30)
+    page = page_of(world)
+    assert page.value("pass_last_success_age_seconds", **{"pass": "reap"}) == pytest.approx(30, abs=5)
+    assert page.value("pass_last_attempt_age_seconds", **{"pass": "reap"}) == pytest.approx(30, abs=5)
+    assert page.value("pass_ever_succeeded", **{"pass": "reap"}) == 1
+    assert page.value("pass_ever_succeeded", **{"pass": "sweep_stuck"}) == 0
+    assert page.value("pass_last_success_age_seconds", **{"pass": "sweep_stuck"}) >= 29
+    assert page.value("pass_holder", **{"pass": "reap", "holder": "test"}) == 1
+
+
+def test_what_the_guard_sees_and_can_not_mend_is_told(world: World) -> None:
+    world.warm(2)
+    busy = world.granted()
+    world.broker.sent.clear()  # the stamp of the claim's own event got lost
+    idle = next(w.id for w in world.workers(State.IDLE))
+    world.driver.change(idle, annotations={NOTE_DO_NOT_DISRUPT: "true", NOTE_ORG: "bolt", NOTE_EPOCH: "0"})
+    world.run_pass("guard_disruption")
+    page = page_of(world)
+    assert page.value("busy_unprotected") == 1
+    assert page.value("stale_protected") == 1
+    world.run_pass("guard_disruption")
+    page = page_of(world)
+    assert (page.value("busy_unprotected"), page.value("stale_protected")) == (0, 0)
+    assert world.driver.pods[busy.worker_id].protected
+
+
+def test_what_a_failing_guard_saw_is_told_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.warm(1)
+    world.granted()
+    world.broker.sent.clear()
+
+    def may_not(*_: Any) -> Any:
+        raise RuntimeError("forbidden")
+
+    monkeypatch.setattr(world.driver, "stamp", may_not)
+    with pytest.raises(RuntimeError):
+        run_once(world.deps, PASSES["guard_disruption"])
+    page = page_of(world)
+    assert page.value("busy_unprotected") == 1
+    assert page.value("pass_failures_in_a_row", **{"pass": "guard_disruption"}) == 1
+
+
+def test_orphans_and_rows_without_pods_are_told(world: World) -> None:
+    lost, _ = world.warm(2)
+    world.driver.take_away(lost)
+    world.driver.drain_events()
+    kept = next(iter(world.driver.pods))
+    world.driver.change(kept, age_s=500.0)
+    world.run_pass("sweep_orphans")
+    assert page_of(world).value("rows_without_pod") == 1
+    assert page_of(world).value("orphans") == 0
+    with world.store.write() as tx:
+        tx.execute(text("UPDATE workers SET state='lost' WHERE id = :id"), {"id": kept})
+        tx.execute(text("UPDATE pool SET live = live - 1"))
+    world.run_pass("sweep_orphans")
+    assert page_of(world).value("orphans") == 1
+
+
+def test_an_open_breaker_shows(world: World) -> None:
+    world.driver.refuses_to_create = "quota"
+    for _ in range(3):
+        world.run_pass("reconcile_warm")
+        world.settle()
+    page = page_of(world)
+    assert page.value("breaker_open", profile="default") == 1
+    assert page.value("breaker_failures", profile="default") >= 3
+    assert own_page(world).value("spawn_failures_total", profile="default", reason="create_failed") >= 3
+
+
+def test_only_a_few_orgs_become_labels(world: World) -> None:
+    world.warm(TOP_ORGS + 5)
+    for n in range(TOP_ORGS + 4):
+        world.granted(f"org-{n:02d}")
+    world.org("full", cap=1)
+    world.granted("full")
+    page = page_of(world)
+    named = {dict(labels)["org"] for name, labels in page.samples if name == "warmpool_org_in_use"}
+    assert len(named) == TOP_ORGS
+    assert "full" in named  # the nearest to its cap, though it holds no more than others
+    assert page.value("orgs") == TOP_ORGS + 5
+
+
+def test_a_database_that_can_not_be_read_leaves_no_old_numbers(
+    world: World, monkeypatch: pytest.MonkeyPatch, no_memory: None
+) -> None:
+    made = Exporter(world.store, world.deps.settings, clock=SystemClock(), look=one_waits)
+    assert Page(made.render()).value("database_up") == 1
+
+    def away(*_: Any) -> Iterator[Any]:
+        raise Transient("the database is away")
+
+    monkeypatch.setattr("pool.exporting.read", away)
+    page = Page(made.render())
+    assert page.value("database_up") == 0
+    assert not page.has("workers")
+    assert page.value("queue_length", queue="acquire") == 1
+
+
+def test_a_broker_that_can_not_be_asked_leaves_no_old_numbers(world: World) -> None:
+    def away() -> Seen:
+        raise Transient("redis is away")
+
+    page = Page(Exporter(world.store, world.deps.settings, clock=SystemClock(), look=away).render())
+    assert page.value("broker_up") == 0
+    assert not page.has("queue_length")
+    assert page.has("workers")
+
+
+def test_an_emptied_broker_is_noticed_once_and_an_exporter_that_starts_is_not_fooled() -> None:
+    with RedisServer() as server, Redis.from_url(server.url) as redis:
+        redis.rpush("fleet", "a", "b")
+        queues = Queues(redis)
+        assert queues.look() == Seen(lengths={"acquire": 0, "fleet": 2, "bind": 0, "passes": 0}, emptied=0)
+        redis.flushall()
+        assert [queues.look().emptied for _ in range(3)] == [1, 1, 1]
+        assert Queues(redis).look().emptied == 0
+
+
+def test_many_who_ask_at_once_read_the_table_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = []
+    monkeypatch.setattr("pool.exporting.read", lambda *_: reads.append(1) or [])
+    monkeypatch.setattr(exporting, "FRESH_S", 1000.0)
+    made = Exporter(world.store, world.deps.settings, clock=SystemClock(), look=one_waits)
+    assert len({made.render() for _ in range(5)}) == 1
+    assert len(reads) == 1
+
+
+def test_what_is_over_is_never_read(postgres_store: Store) -> None:
+    """Among many ended workers the few live ones are found by their indexes."""
+    columns = "id, profile, image, revision, cpu_millicores, memory_mib, grace_s, moved_by, moved_why, created_at, state_since"
+    with postgres_store.write() as tx:
+        tx.execute(text("SET LOCAL session_replication_role = replica"))
+        tx.execute(
+            text(
+                f"INSERT INTO workers ({columns}, state) SELECT 'w-' || n, 'default', 'i', 'r', 1, 1, 0, 'b', 'w', now(), now(), "
+                "CASE WHEN n % 1000 = 0 THEN 'spawning' ELSE 'retired' END FROM generate_series(1, 20000) n"
+            )
+        )
+    statements: list[tuple[str, Any]] = []
+    from sqlalchemy import event
+
+    def heard(conn: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        statements.append((statement, parameters))
+
+    with postgres_store.read() as tx:
+        tx.exec_driver_sql("ANALYZE workers")
+    event.listen(postgres_store.engine, "before_cursor_execute", heard)
+    try:
+        page = page_of(World(postgres_store))
+    finally:
+        event.remove(postgres_store.engine, "before_cursor_execute", heard)
+    assert page.value("workers", profile="default", state="spawning") == 20
+    about_workers = [(s, p) for s, p in statements if re.search(r"FROM workers|JOIN workers", s)]
+    assert about_workers
+    for statement, parameters in about_workers:
+        with postgres_store.read() as tx:
+            plan = "\n".join(r[0] for r in tx.exec_driver_sql(f"EXPLAIN {statement}", parameters))
+        assert "Seq Scan on workers" not in plan, plan
+
+
+# What a process counts of itself.
+
+
+def test_an_acquire_is_counted_once_by_its_outcome(world: World) -> None:
+    world.warm(1)
+    given = world.granted()
+    world.refused()
+    page = own_page(world)
+    assert page.value("acquires_total", profile="default", outcome="granted", reason="") == 1
+    assert page.value("acquires_total", profile="default", outcome="refused", reason="no_warm_worker") == 1
+    assert page.value("misses_total", profile="default", reason="no_warm_worker") == 1
+    assert page.value("acquire_seconds_count", outcome="granted", source="warm") == 1
+    assert page.value("moves_total", **{"from": "idle", "to": "hot", "cause": "claimed"}) == 1
+    world.release(given.claim_id)
+    world.granted()
+    page = own_page(world)
+    assert page.value("acquire_seconds_count", outcome="granted", source="hot_idle") == 1
+    assert page.value("claims_ended_total", why="released") == 1
+
+
+def test_a_wait_is_a_miss_and_its_whole_time_counts(world: World) -> None:
+    world.waits(wait_s=600)
+    world.pass_time(100)
+    world.warm(1)
+    world.settle()
+    page = own_page(world)
+    assert page.value("misses_total", profile="default", reason="waited") == 1
+    assert page.value("acquires_total", profile="default", outcome="granted", reason="") == 1
+    assert page.value("acquire_seconds_sum", outcome="granted", source="warm") == pytest.approx(100, abs=5)
+    assert page.value("acquire_phase_seconds_sum", phase="wait") == pytest.approx(100, abs=5)
+    assert page.value("spawn_seconds_count", profile="default") == 1
+
+
+def test_a_profile_that_nobody_configured_is_no_label(world: World) -> None:
+    from dataclasses import replace
+
+    from pool.metrics import Metrics
+
+    world.deps = replace(world.deps, metrics=Metrics(profiles=["default"]))
+    world.refused(profile="x" * 30)
+    assert (
+        own_page(world).value(
+            "acquires_total", profile="unknown", outcome="refused", reason="unknown_profile"
+        )
+        == 1
+    )
+
+
+def test_the_causes_of_what_passes_and_releases_do_are_known(world: World) -> None:
+    world.profile(warm_target=1, hot_idle_ttl_s=5)
+    world.warm(3)
+    given = [world.granted("acme"), world.granted("bolt")]
+    world.release(given[0].claim_id)
+    world.release(given[1].claim_id, "tainted")
+    world.pass_time(20)
+    world.run_pass("reap")
+    world.settle()
+    world.driver.change(next(w.id for w in world.workers(State.IDLE)), ready=False)
+    world.observe()
+    page = own_page(world)
+    causes = {dict(labels)["cause"] for name, labels in page.samples if name == "warmpool_moves_total"}
+    assert causes == {"ready", "claimed", "released", "tainted", "ttl", "pod_deleted", "unhealthy"}
+
+
+def test_counters_of_processes_are_counters_and_nothing_else() -> None:
+    assert {m.name for m in CATALOG.values() if m.name.endswith(("_total", "_count", "_sum"))} == set()
+    assert all(m.buckets for m in CATALOG.values() if m.kind is Kind.HISTOGRAM)

@@ -1,0 +1,168 @@
+"""The simulation against the pool itself: the same demand through the real verbs, passes and table, in virtual time, gives as many hits, waits and refusals
+for the same reasons, from the same sources, with as many pods."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from pool import claiming
+from pool.contract import Granted, Pending, RefusedAnswer
+from pool.settings import OrgDefaults, PoolSettings, Profile, Settings
+from pool.simulating import Assumptions, Trace, simulate
+from pool.simulating.engine import NUDGES_WITHIN_S
+from pool.store import Store
+from tests.support.world import World
+
+
+class Replay:
+    """A real pool whose clock is set to each event's time. Events are seconds apart, so that what the machine takes meanwhile does not matter."""
+
+    def __init__(self, store: Store, settings: Settings, given: Assumptions) -> None:
+        self.world = World(store, settings)
+        self.given = given
+        self.answers: dict[int, str] = {}
+        self.began = store.now()
+        self._pending: dict[str, tuple[int, float]] = {}
+        self._events: list[tuple[float, int, Callable[[float], None]]] = []
+        self._order = itertools.count()
+        self._nudged = False
+
+    def run(self, trace: Trace) -> None:
+        self.world.warm(self.world.deps.settings.profiles["default"].warm_target)
+        self._later(0.0, self._reconcile)
+        self._later(2.5, self._reap)
+        rows = zip(trace.at_s, trace.org, trace.hold_s, strict=True)
+        for number, (at, org, hold_s) in enumerate(rows):
+            self._until(at)
+            self._at(at, lambda now, n=number, o=org, h=hold_s: self._ask(now, n, o, h))
+        self._until(trace.span_s + self.given.wait_s)
+
+    def _later(self, at: float, what: Callable[[float], None]) -> None:
+        heapq.heappush(self._events, (at, next(self._order), what))
+
+    def _until(self, at: float) -> None:
+        while self._events and self._events[0][0] <= at:
+            then, _, what = heapq.heappop(self._events)
+            self._at(then, what)
+
+    def _at(self, at: float, what: Callable[[float], None]) -> None:
+        wanted = self.began + timedelta(seconds=at)
+        self.world.pass_time((wanted - self.world.store.now()).total_seconds())
+        what(at)
+        self._follow(at)
+
+    def _follow(self, at: float) -> None:
+        """Messages are carried out: spawns take their time, deletions theirs, everything else none."""
+        for task, arguments in list(self.world.broker.sent):
+            if task == "pool.spawn":
+                self._later(at + self.given.spawn_s, lambda _, i=arguments["worker_id"]: self._ready(i))
+            elif task == "pool.retire":
+                self._later(at + self.given.delete_s, lambda _, a=arguments: self._deliver("pool.retire", a))
+        self.world.broker.sent = [
+            m for m in self.world.broker.sent if m[0] not in {"pool.spawn", "pool.retire"}
+        ]
+        self.world.deliver()
+        for task_id, (number, hold_s) in list(self._pending.items()):
+            for answer in self.world.broker.answers_for(task_id):
+                del self._pending[task_id]
+                self._note(
+                    at, number, hold_s, answer.get("source") or answer["reason"], answer.get("claim_id")
+                )
+        if self.world.broker.nudged and not self._nudged:
+            self._nudged = True
+            self._later(at + NUDGES_WITHIN_S, self._refill)
+        self.world.broker.nudged.clear()
+
+    def _deliver(self, task: str, arguments: dict[str, Any]) -> None:
+        self.world.broker.send(task, **arguments)
+        self.world.deliver(task)
+        self.world.observe()
+
+    def _ready(self, worker_id: str) -> None:
+        self._deliver("pool.spawn", {"worker_id": worker_id})
+        self.world.driver.become_ready(worker_id)
+        self.world.observe()
+
+    def _refill(self, _: float) -> None:
+        self._nudged = False
+        self.world.refill()
+
+    def _reconcile(self, at: float) -> None:
+        self.world.run_pass("reconcile_warm")
+        self._later(at + 5, self._reconcile)
+
+    def _reap(self, at: float) -> None:
+        self.world.run_pass("reap")
+        self.world.broker.sent = [m for m in self.world.broker.sent if m[0] != "pool.canary"]
+        self._later(at + 5, self._reap)
+
+    def _ask(self, at: float, number: int, org: str, hold_s: float) -> None:
+        task_id = f"ask-{number}"
+        answer = self.world.acquire(org, task_id=task_id, wait_s=int(self.given.wait_s), lease_s=3600)
+        if isinstance(answer, Pending):
+            self._pending[task_id] = (number, hold_s)
+            pk = answer.request_pk
+            # Nothing is given out in between, and a slow machine may have set the deadline a little later.
+            self._later(
+                at + self.given.wait_s + 2.0, lambda _: claiming.time_out(self.world.deps, pk) and None
+            )
+        elif isinstance(answer, Granted):
+            self._note(at, number, hold_s, f"hit {answer.source}", answer.claim_id)
+        elif isinstance(answer, RefusedAnswer):
+            self._note(at, number, hold_s, str(answer.reason), None)
+
+    def _note(self, at: float, number: int, hold_s: float, what: str, claim_id: str | None) -> None:
+        self.answers[number] = what
+        if claim_id is not None:
+            self._later(at + hold_s, lambda _: self.world.release(claim_id) and None)
+
+
+def a_trace() -> Trace:
+    """On a grid of five seconds, a second after the reconcile: bursts, a quiet time, an org at its cap, one that comes back to its parked worker."""
+    bursts = {
+        0: "aab", 1: "c", 2: "abcc", 4: "a", 6: "bbbb", 8: "ac", 9: "a", 10: "cccab", 13: "b", 14: "aab", 20: "abc", 21: "c", 22: "b",
+    }  # fmt: skip
+    holds = itertools.cycle((10.0, 25.0, 5.0, 15.0))
+    return Trace.of(
+        (5.0 * n + 1.0, org, "default", next(holds)) for n, orgs in bursts.items() for org in orgs
+    )
+
+
+CASES = {
+    "nobody waits": (Assumptions(wait_s=0, spawn_s=2.0, delete_s=0.5), {}),
+    "all wait": (Assumptions(wait_s=6, spawn_s=2.0, delete_s=0.5), {}),
+    "a cap": (Assumptions(wait_s=6, spawn_s=2.0, delete_s=0.5), {"max_workers": 4}),
+    "a cap and no patience": (Assumptions(wait_s=0, spawn_s=2.0, delete_s=0.5), {"max_workers": 4}),
+}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("case", CASES)
+def test_the_pool_does_what_the_simulation_foretold(case: str, sqlite_store: Store) -> None:
+    given, pool = CASES[case]
+    profile = Profile(warm_target=2, hot_idle_ttl_s=15, cpu_millicores=1000, memory_mib=1024)
+    settings = Settings(
+        pool=PoolSettings(surplus_ttl_s=20, **pool),
+        profiles={"default": profile},
+        orgs={"c": OrgDefaults(cap=2)},
+    )
+    trace = a_trace()
+    real = Replay(sqlite_store, settings, given)
+    real.run(trace)
+    foretold = simulate(trace, settings, given)
+
+    hits = [a for a in real.answers.values() if a.startswith("hit ")]
+    refused = [a for a in real.answers.values() if not a.startswith("hit ") and a not in {"warm", "hot_idle"}]
+    assert len(real.answers) == len(trace)
+    assert (len(hits), len(refused)) == (foretold.hits, sum(foretold.refused.values()))
+    assert {r: refused.count(r) for r in set(refused)} == foretold.refused
+    granted = [a.removeprefix("hit ") for a in real.answers.values() if a not in refused]
+    assert {s: granted.count(s) for s in set(granted)} == foretold.sources
+    assert len(real.world.rows("workers")) == foretold.pods
+    real.world.check()
