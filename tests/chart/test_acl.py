@@ -1,0 +1,110 @@
+"""The shipped ACL file on a real server: what each user may do, and what he is refused. That the pool works under it is tried by
+`test_running.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from pool.ids import RandomIds
+from tests.support.helm import named, rendered, secret_values
+from tests.support.redis_server import RedisServer
+
+USERS = ("control", "producer", "flower")
+
+# What each user's work needs, as commands.
+ALLOWED = {
+    "control": [
+        "SET warmpool.lock.reap token NX PX 1000", "EVAL return(redis.call('get',KEYS[1])) 1 warmpool.lock.reap", "LPUSH fleet m",
+        "BRPOP passes 0.01", "HSET unacked tag m", "ZADD unacked_index 1 tag", "SADD _kombu.binding.acquire x",
+        "SETEX celery-task-meta-1 60 {}", "PUBLISH celery-task-meta-1 {}", "RPUSH warmpool.reply.a.1 {}", "PUBLISH /0.celeryev/worker.heartbeat {}",
+        "PUBLISH /0.celery.pidbox {}", "INFO server", "LLEN acquire", "TIME", "PING",
+    ],
+    "producer": [
+        "LPUSH acquire m", "BLPOP warmpool.reply.svc.1 0.01", "RPUSH warmpool.reply.svc.1 {}", "EXPIRE warmpool.reply.svc.1 60",
+        "GET celery-task-meta-1", "CLIENT SETNAME svc", "PING",
+    ],
+    "flower": [
+        "SADD _kombu.binding.celeryev x", "LLEN acquire", "LLEN fleet", "TIME", "INFO server", "PING",
+    ],
+}  # fmt: skip
+
+# What an intruder with that password would want.
+REFUSED = {
+    "control": [
+        "FLUSHALL", "CONFIG GET requirepass", "CONFIG SET dir /tmp", "KEYS *", "ACL LIST", "ACL SETUSER x on", "SHUTDOWN",
+        "MONITOR", "CLIENT KILL ID 1", "REPLICAOF no one", "MODULE LIST", "SCRIPT FLUSH", "FUNCTION FLUSH", "SET another.program 1", "GET another.program",
+        "PUBLISH another.channel x", "SAVE",
+    ],
+    "producer": [
+        "RPOP acquire", "BRPOP acquire 0.01", "LRANGE acquire 0 -1", "LLEN acquire", "DEL acquire", "LPUSH fleet m", "LPUSH bind m", "LPUSH passes m",
+        "SET celery-task-meta-1 {}", "SADD _kombu.binding.acquire x", "PUBLISH /0.celery.pidbox {}", "PUBLISH celery-task-meta-1 {}",
+        "GET warmpool.lock.reap", "DEL warmpool.lock.reap", "SET warmpool.lock.reap x", "HGETALL unacked", "KEYS *", "SCAN 0", "RANDOMKEY",
+        "EVAL return(1) 0", "FLUSHALL", "CONFIG GET *", "INFO", "ACL LIST", "CLIENT LIST", "MONITOR", "MIGRATE h 1 k 0 1", "OBJECT HELP",
+        "SUBSCRIBE /0.celeryev/x", "PSUBSCRIBE celery-task-meta-*", "RENAME warmpool.reply.a warmpool.reply.b",
+    ],
+    "flower": [
+        "LPUSH acquire m", "RPOP acquire", "LPUSH fleet m", "GET celery-task-meta-1", "BLPOP warmpool.reply.svc.1 0.01", "PUBLISH /0.celery.pidbox {}",
+        "DEL warmpool.lock.reap", "HGETALL unacked", "SADD _kombu.binding.acquire x", "KEYS *", "SCAN 0", "FLUSHALL", "CONFIG GET *", "ACL LIST", "CLIENT LIST",
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def secret() -> dict[str, str]:
+    return secret_values(named(rendered("trial"), "Secret", "wp-warmpool"))
+
+
+@pytest.fixture(scope="module")
+def server(secret: dict[str, str]) -> Iterator[RedisServer]:
+    with RedisServer(acl=secret["users.acl"]) as server:
+        yield server
+
+
+@pytest.fixture
+def client(
+    server: RedisServer, secret: dict[str, str], request: pytest.FixtureRequest
+) -> Iterator[redis.Redis]:
+    url = server.url_of(request.param, secret[f"redis-{request.param}-password"])
+    with redis.Redis.from_url(url, retry=None) as client:
+        yield client
+
+
+@pytest.mark.parametrize("client", USERS, indirect=True)
+def test_each_user_may_do_what_its_work_needs(client: redis.Redis, request: pytest.FixtureRequest) -> None:
+    user = request.node.callspec.params["client"]
+    for line in ALLOWED[user]:
+        client.execute_command(*line.split(" "))
+
+
+@pytest.mark.parametrize("client", USERS, indirect=True)
+def test_each_user_is_refused_everything_else(client: redis.Redis, request: pytest.FixtureRequest) -> None:
+    user = request.node.callspec.params["client"]
+    went_through = []
+    for line in REFUSED[user]:
+        try:
+            client.execute_command(*line.split(" "))
+        except redis.exceptions.NoPermissionError:
+            continue
+        except redis.exceptions.ResponseError as exc:
+            went_through.append(f"{line}: {exc}")
+        else:
+            went_through.append(line)
+    assert went_through == []
+
+
+def test_nobody_comes_in_without_a_password(server: RedisServer) -> None:
+    for url in (server.url, server.url_of("producer", RandomIds().token()), server.url_of("default", "")):
+        with (
+            redis.Redis.from_url(url, retry=None) as client,
+            pytest.raises(redis.exceptions.AuthenticationError),
+        ):
+            client.ping()
+
+
+def test_passwords_stand_in_the_file_as_hashes_only(secret: dict[str, str]) -> None:
+    for user in USERS:
+        assert secret[f"redis-{user}-password"] not in secret["users.acl"]
+        assert f"user {user} on #" in secret["users.acl"]

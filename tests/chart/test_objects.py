@@ -1,0 +1,219 @@
+"""What the chart renders: restricted pods, rights that are the driver's own, secrets that only their users see, budgets and policies."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+import pytest
+import yaml
+
+from pool.config.parsing import parse
+from pool.drivers.port import LABEL_BUSY, LABEL_POOL, LABEL_ROLE, Role, Stamp
+from tests.chart.test_values import EXAMPLES
+from tests.support.helm import CHART, Object, named, of_kind, pod_templates, rendered
+from tests.support.kube_ground import ROLES
+
+WITH_TOKEN = {"fleet", "bind", "passes"}
+
+
+def containers(pod: Object) -> list[Object]:
+    return [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
+
+
+def component(found: Object) -> str:
+    return str(found["metadata"]["labels"]["app.kubernetes.io/component"])
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_every_pod_is_restricted_with_a_read_only_root_and_an_account_of_its_own(example: str) -> None:
+    objects = rendered(example)
+    accounts = set()
+    for name, pod in pod_templates(objects):
+        spec = pod["spec"]
+        assert spec["securityContext"]["runAsNonRoot"], name
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
+        assert spec["enableServiceLinks"] is False, name
+        assert spec["automountServiceAccountToken"] is (component(pod) in WITH_TOKEN), name
+        if component(pod) != "test":
+            assert spec["serviceAccountName"] not in accounts, "shared"
+            accounts.add(spec["serviceAccountName"])
+        for container in containers(pod):
+            security = container["securityContext"]
+            assert security["readOnlyRootFilesystem"] is True, name
+            assert security["allowPrivilegeEscalation"] is False, name
+            assert security["capabilities"] == {"drop": ["ALL"]}, name
+            assert container["resources"]["requests"], name
+            assert container["resources"]["limits"], name
+    made = {a["metadata"]["name"] for a in of_kind(objects, "ServiceAccount")}
+    assert accounts == made
+    assert all(a["automountServiceAccountToken"] is False for a in of_kind(objects, "ServiceAccount"))
+
+
+def rules_of(objects: Any, kind: str) -> set[tuple[str, str, tuple[str, ...]]]:
+    """(verb, resource, names) of all roles of a kind."""
+    return {
+        (verb, resource, tuple(rule.get("resourceNames", ())))
+        for role in of_kind(objects, kind)
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+@pytest.mark.parametrize(
+    ("example", "accounts", "nodes"),
+    [("external", False, True), ("full", True, True), ("smallest", False, False)],
+)
+def test_the_rights_are_exactly_those_beside_the_driver(example: str, accounts: bool, nodes: bool) -> None:
+    """Without the right to make the anchor, which is the chart's own."""
+    roles = {r["metadata"]["name"]: r for r in yaml.safe_load_all(ROLES.read_text())}
+    granted = {"warmpool"} | ({"warmpool-accounts"} if accounts else set())
+    wanted = rules_of([r for n, r in roles.items() if n in granted], "Role")
+    objects = rendered(example)
+    anchor = next(
+        o["metadata"]["name"]
+        for o in of_kind(objects, "ConfigMap")
+        if o["metadata"]["name"].endswith("-anchor")
+    )
+    renamed = {(v, r, (anchor,) if names else ()) for v, r, names in wanted}
+    assert rules_of(objects, "Role") == renamed
+    nodes_wanted = rules_of([roles["warmpool-nodes"]], "ClusterRole") if nodes else set()
+    assert rules_of(objects, "ClusterRole") == nodes_wanted
+    for binding in of_kind(objects, "RoleBinding", "ClusterRoleBinding"):
+        names = {s["name"].rpartition("-")[2] for s in binding["subjects"]}
+        assert names == WITH_TOKEN
+
+
+def test_each_component_gets_the_secrets_that_it_uses_and_no_other() -> None:
+    seen = {}
+    for _, pod in pod_templates(rendered("trial")):
+        if component(pod) in {"redis", "postgres"}:
+            continue
+        refs = [
+            e["valueFrom"]["secretKeyRef"]["key"]
+            for c in pod["spec"]["containers"]
+            for e in c["env"]
+            if "valueFrom" in e
+        ]
+        seen[component(pod)] = set(refs)
+    everything = {"broker-url", "database-url", "master-key"}
+    assert seen == {
+        **dict.fromkeys(("acquire", "fleet", "bind", "passes"), everything),
+        "board": everything | {"board-password"},
+        "exporter": {"broker-url", "database-url"},
+        "beat": {"broker-url"},
+        "flower": {"flower-broker-url", "flower-basic-auth"},
+        "migrate": {"database-url"},
+        "test": {"producer-broker-url"},
+    }
+
+
+def test_an_existing_secret_is_used_everywhere_and_none_is_made_for_it() -> None:
+    objects = rendered("full")
+    used = {
+        (e["valueFrom"]["secretKeyRef"]["name"], e["valueFrom"]["secretKeyRef"]["key"])
+        for _, pod in pod_templates(objects)
+        for c in containers(pod)
+        for e in c["env"]
+        if "valueFrom" in e
+    }
+    assert used == {
+        ("broker", "url"), ("broker", "flower"), ("broker", "producer"), ("keys", "master"), ("flower-login", "flower-basic-auth"),
+        ("board-login", "board-password"), ("pool", "database-url"), ("pool-migrate", "database-url"),
+    }  # fmt: skip
+    assert set(named(objects, "Secret", "pool")["stringData"]) == {"database-url"}
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_rendered_configuration_is_right(example: str) -> None:
+    for config in of_kind(rendered(example), "ConfigMap"):
+        if toml := config.get("data", {}).get("warmpool.toml"):
+            assert parse(toml, "warmpool.toml", {}).problems == []
+
+
+def test_values_reach_the_configuration_as_they_are() -> None:
+    config = tomllib.loads(named(rendered("full"), "ConfigMap", "pool")["data"]["warmpool.toml"])
+    given = yaml.safe_load((CHART / "ci" / "full-values.yaml").read_text())["config"]
+    assert config["profiles"]["gpu"] == given["profiles"]["gpu"]
+    assert config["orgs"]["acme"] == given["orgs"]["acme"]
+    assert {k: config["pool"][k] for k in given["pool"]} == given["pool"]
+    assert config["orgs"]["auto_create"] is False
+
+
+def test_busy_workers_are_selected_by_what_the_guard_stamps_and_only_they() -> None:
+    objects = rendered("trial")
+    budget = named(objects, "PodDisruptionBudget", "wp-warmpool-busy")["spec"]
+    assert (budget["minAvailable"], budget["unhealthyPodEvictionPolicy"]) == (2147483647, "AlwaysAllow")
+    config = tomllib.loads(named(objects, "ConfigMap", "wp-warmpool")["data"]["warmpool.toml"])
+    pool = {LABEL_POOL: config["kubernetes"]["anchor"], LABEL_ROLE: str(Role.WORKER)}
+
+    def selected(*, busy: bool) -> bool:
+        labels = pool | Stamp(org="o", claim_id="c", epoch=1, busy=busy).labels()
+        return all(labels.get(k) == v for k, v in budget["selector"]["matchLabels"].items())
+
+    assert (selected(busy=True), selected(busy=False)) == (True, False)
+    assert budget["selector"]["matchLabels"][LABEL_BUSY] == "true"
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_only_what_has_replicas_has_a_budget(example: str) -> None:
+    objects = rendered(example)
+    several = {
+        d["metadata"]["name"] for d in of_kind(objects, "Deployment") if d["spec"].get("replicas", 2) > 1
+    }
+    budgets = {b["metadata"]["name"] for b in of_kind(objects, "PodDisruptionBudget")}
+    assert {b for b in budgets if not b.endswith("-busy")} == several
+
+
+def test_a_policy_denies_everything_and_every_pod_has_one_of_its_own() -> None:
+    objects = rendered("trial")
+    policies = {p["metadata"]["name"]: p["spec"] for p in of_kind(objects, "NetworkPolicy")}
+    deny = policies["wp-warmpool-deny"]
+    assert (deny.get("ingress"), deny.get("egress"), deny["policyTypes"]) == (
+        None,
+        None,
+        ["Ingress", "Egress"],
+    )
+    for name, pod in pod_templates(objects):
+        labels = pod["metadata"]["labels"]
+        covering = [
+            n
+            for n, p in policies.items()
+            if p["podSelector"]["matchLabels"].items() <= labels.items() and n != "wp-warmpool-deny"
+        ]
+        assert len(covering) == 1, name
+    outside = policies["wp-warmpool-workers"]["egress"][1]["to"][0]["ipBlock"]
+    assert outside["cidr"] == "0.0.0.0/0"
+    assert {"10.0.0.0/8", "169.254.0.0/16"} <= set(outside["except"])
+
+
+def test_a_change_of_configuration_rolls_the_pods_and_nothing_else_does() -> None:
+    def checksums(*sets: str) -> set[str]:
+        return {
+            d["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
+            + d["spec"]["template"]["metadata"]["annotations"]["checksum/secrets"]
+            for d in of_kind(rendered("trial", *sets), "Deployment")
+        }
+
+    assert len(checksums()) == 1
+    assert checksums("keda.minReplicas=3") == checksums()
+    assert checksums("config.pool.max_workers=7") != checksums()
+    assert checksums("masterKey.value=another-master-key") != checksums()
+
+
+def test_a_worker_has_time_to_finish_and_gets_its_signals_itself() -> None:
+    for deployment in of_kind(rendered("external"), "Deployment"):
+        spec = deployment["spec"]["template"]["spec"]
+        assert spec["terminationGracePeriodSeconds"] >= 30 + 10 + 15
+        assert spec["containers"][0]["command"][0] == "warmpool", "not through a shell"
+
+
+def test_what_scales_and_what_is_scraped_is_there_once_it_is_asked_for() -> None:
+    kinds = {o["kind"] for o in rendered("full")}
+    assert {"ServiceMonitor", "PodMonitor", "PrometheusRule", "ScaledObject"} <= kinds
+    scaled = {o["spec"]["scaleTargetRef"]["name"] for o in of_kind(rendered("full"), "ScaledObject")}
+    unset = {
+        d["metadata"]["name"] for d in of_kind(rendered("full"), "Deployment") if "replicas" not in d["spec"]
+    }
+    assert scaled == unset

@@ -1,0 +1,136 @@
+"""Values: the schema knows every key of values.yaml and of the settings, and explains it; a typo or a contradiction ends the rendering by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+import pytest
+import yaml
+
+from charts import schema
+from pool.settings import KubernetesSettings, OrgDefaults, PoolSettings, Profile
+from tests.support.helm import CHART, helm, template, values_file
+
+SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
+VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+EXAMPLES = sorted(p.name.removesuffix("-values.yaml") for p in (CHART / "ci").glob("*-values.yaml"))
+# Set for all of them in `defaults`, and only where it differs for one.
+COMPONENTS = {"acquire", "fleet", "bind", "passes", "beat", "flower", "board", "exporter"}
+
+
+def tables(
+    found: dict[str, Any], path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    """Every table of the schema that has keys of its own."""
+    yield path, found
+    for name, inner in found.get("properties", {}).items():
+        yield from tables(inner, (*path, name))
+    if isinstance(found.get("additionalProperties"), dict):
+        yield from tables(found["additionalProperties"], (*path, "*"))
+
+
+def test_the_schema_is_what_the_settings_and_the_chart_say() -> None:
+    assert (CHART / "values.schema.json").read_text() == schema.as_json(), (
+        "run: python -m charts.schema > charts/warmpool/values.schema.json"
+    )
+
+
+def test_every_key_is_explained_and_no_table_takes_another() -> None:
+    for path, table in tables(SCHEMA):
+        if "properties" in table:
+            assert table["additionalProperties"] is False, path
+        if path and path[-1] != "*":
+            assert table.get("description", "").strip(), path
+
+
+def test_every_setting_is_a_value_or_the_charts_own() -> None:
+    config = SCHEMA["properties"]["config"]["properties"]
+    for cls, known, own in (
+        (PoolSettings, config["pool"], schema.POOL_OF_THE_CHART),
+        (KubernetesSettings, config["kubernetes"], schema.KUBERNETES_OF_THE_CHART),
+        (Profile, config["profiles"]["additionalProperties"], {"name"}),
+        (OrgDefaults, config["orgs"]["additionalProperties"], set()),
+    ):
+        assert {f.name for f in fields(cls)} - set(own) == set(known["properties"])
+
+
+def test_values_and_schema_name_the_same_keys() -> None:
+    for path, table in tables(SCHEMA):
+        free = len(path) > 1 and (path[0] == "config" or path[-1] == "resources")
+        if "properties" not in table or free:
+            continue
+        given: Any = VALUES
+        for name in path:
+            given = given[name]
+        known = set(table["properties"]) - {"global"}
+        if path and path[0] in COMPONENTS and len(path) == 1:
+            assert set(given) <= known, path
+            known -= set(schema.component_keys())
+            given = {k: v for k, v in given.items() if k not in schema.component_keys()}
+        assert set(given) == known, path
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_every_example_is_clean(example: str) -> None:
+    linted = helm("lint", "--strict", str(CHART), "-n", "pool", "-f", values_file(example))
+    assert linted.returncode == 0, linted.stdout + linted.stderr
+    assert "[WARNING]" not in linted.stdout
+
+
+@pytest.mark.parametrize(
+    ("typo", "told"),
+    [
+        ("flowr.enabled=false", "flowr"),
+        ("acquire.replica=3", "replica"),
+        ("config.pool.warm_target=3", "warm_target"),
+        ("config.profiles.default.warm_taget=3", "warm_taget"),
+        ("config.pool.max_workers=-1", "max_workers"),
+        ("config.pool.broker_url=redis://x", "broker_url"),
+        ("probes.failures=many", "failures"),
+    ],
+)
+def test_a_typo_is_refused_by_its_name(typo: str, told: str) -> None:
+    done = template("trial", typo)
+    assert done.returncode != 0
+    assert told in done.stderr
+
+
+# One rendering tells all that is wrong; each pair is what is given and the sentence that it earns.
+CONTRADICTIONS = {
+    "redis.url=redis://x": "redis: url and bundled.enabled contradict each other",
+    "database.url=postgresql://x": "database: url and bundled.enabled contradict each other",
+    "masterKey.value=short": "masterKey.value: takes 16 characters or more",
+    "config.pool.visibility_timeout_s=80": "config.pool.visibility_timeout_s: 80 is less than 100",
+    "bind.terminationGracePeriodSeconds=30": "bind.terminationGracePeriodSeconds: 30 is less than 55",
+    "workers.nodeTerminationGracePeriodSeconds=600": "config.profiles.default.grace_s: 600 is not less than",
+    "flower.auth.user=": "flower.auth: Flower without a login",
+    "workers.namespace=pool": "workers.createNamespace: workers.namespace is the release's own",
+    "test.profile=gpu": "test.profile: there is no config.profiles.gpu",
+    "keda.enabled=true": "keda.prometheusAddress: keda.enabled needs it",
+    "image.digest=sha256:" + 64 * "0": "image: tag and digest contradict each other",
+    "image.tag=v1": "image: tag and digest contradict each other",
+}
+
+
+def test_values_that_contradict_each_other_are_told_all_at_once_by_name() -> None:
+    done = template("trial", *CONTRADICTIONS)
+    assert done.returncode != 0
+    for sentence in CONTRADICTIONS.values():
+        assert sentence in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (("redis.bundled.enabled=false",), "redis: give redis.existingSecret.name or redis.url"),
+        (("exporter.enabled=false", "monitoring.serviceMonitor.enabled=true"), "there is nothing to scrape"),
+        (("config.orgsAutoCreate=false", "test.org=nobody"), "test.org: there is no config.orgs.nobody"),
+    ],
+)
+def test_a_contradiction_is_refused_by_its_name(given: tuple[str, ...], told: str) -> None:
+    done = template("trial", *given)
+    assert done.returncode != 0
+    assert told in done.stderr

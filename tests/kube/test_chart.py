@@ -1,0 +1,347 @@
+"""The chart on a real API server: every object is accepted, every pod is restricted, generated secrets outlive upgrades, and the control plane
+works under exactly the rights that the chart gives it."""
+
+from __future__ import annotations
+
+import json
+import signal
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pool import tokens, wiring
+from pool.client import Pool
+from pool.drivers.kubernetes import manifests
+from pool.drivers.kubernetes.driver import KubernetesDriver
+from pool.drivers.port import LABEL_POOL, LABEL_WORKER, Pod, PodSpec
+from pool.settings import KubernetesSettings, PoolSettings, Profile, Settings
+from tests.chart.test_values import EXAMPLES
+from tests.contracts.driver import HELD, Watcher
+from tests.support.helm import CHART, helm, of_kind, pod_templates, rendered, secret_values
+from tests.support.hollow_kubelet import HollowKubelet
+from tests.support.kube_any import Cluster
+from tests.support.kube_api import Access, ApiError, Object
+from tests.support.kube_audit import Request
+from tests.support.kube_cluster import KubeCluster
+from tests.support.local_ground import MASTER_KEY
+from tests.support.postgres_server import PostgresServer
+from tests.support.redis_server import RedisServer
+from tests.support.rendered import Ground, Running
+from tests.support.system import processes_about
+from tests.support.waiting import eventually
+
+# The first test waits for a cluster, and another starts five processes.
+pytestmark = pytest.mark.timeout(400)
+
+WITH_TOKEN = ("fleet", "bind", "passes")
+# A node would run what is installed as processes of this machine, so it fits none; the test runs what it wants itself.
+VALUES = (
+    "defaults.nodeSelector.nowhere=here",
+    "config.profiles.default.own_service_account=true",
+    "config.profiles.default.warm_target=1",
+)
+# Kinds of others, of which any shape is taken here.
+FOREIGN = {
+    "ServiceMonitor": ("monitoring.coreos.com", "v1", "servicemonitors"),
+    "PrometheusRule": ("monitoring.coreos.com", "v1", "prometheusrules"),
+    "PodMonitor": ("monitoring.coreos.com", "v1", "podmonitors"),
+    "ScaledObject": ("keda.sh", "v1alpha1", "scaledobjects"),
+    "NodePool": ("karpenter.sh", "v1", "nodepools"),
+}
+
+
+@pytest.fixture(scope="module")
+def foreign_kinds(own_cluster: KubeCluster) -> None:
+    for kind, (group, version, plural) in FOREIGN.items():
+        schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+        own_cluster.api.create(
+            "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+            {
+                "metadata": {"name": f"{plural}.{group}"},
+                "spec": {
+                    "group": group,
+                    "scope": "Cluster" if kind == "NodePool" else "Namespaced",
+                    "names": {"kind": kind, "plural": plural, "singular": kind.lower()},
+                    "versions": [{"name": version, "served": True, "storage": True, "schema": schema}],
+                },
+            },
+        )
+    for group, version, plural in FOREIGN.values():
+        eventually(lambda p=f"/apis/{group}/{version}/{plural}": is_served(own_cluster, p), within_s=30)
+
+
+def is_served(cluster: Cluster, path: str) -> bool:
+    """A kind that is new is first not found, and then not yet stored."""
+    try:
+        return cluster.api.find(path) is not None
+    except ApiError:
+        return False
+
+
+def ensure_namespaces(cluster: Cluster, objects: tuple[Object, ...]) -> None:
+    """Those that the objects are for, under the restricted standard."""
+    for name in {o["metadata"].get("namespace") for o in objects} - {None}:
+        labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+        if cluster.api.find(f"/api/v1/namespaces/{name}") is None:
+            cluster.api.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
+
+
+def apply(cluster: Cluster, tmp_path: Path, objects: list[Object], *more: str) -> None:
+    file = tmp_path / "objects.json"
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+    done = cluster.kubectl(
+        "apply", "--server-side", "--force-conflicts", "--validate=strict", *more, "-f", str(file)
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr, done.stderr
+
+
+def as_pod(name: str, spec: Object, claimed: list[Object]) -> Object:
+    """A pod as its controller would make it."""
+    filled = {**spec, "volumes": [*spec["volumes"], *claimed]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"try-{name}", "namespace": "pool"},
+        "spec": filled,
+    }
+
+
+def claims(objects: tuple[Object, ...], name: str) -> list[Object]:
+    """The volumes that a StatefulSet's controller adds."""
+    sets = [o for o in of_kind(objects, "StatefulSet") if o["metadata"]["name"] == name]
+    names = [t["metadata"]["name"] for found in sets for t in found["spec"]["volumeClaimTemplates"]]
+    return [{"name": claim, "persistentVolumeClaim": {"claimName": f"{claim}-{name}-0"}} for claim in names]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_every_object_is_accepted_and_every_pod_is_restricted(
+    own_cluster: KubeCluster, foreign_kinds: None, tmp_path: Path, example: str
+) -> None:
+    objects = rendered(example)
+    ensure_namespaces(own_cluster, objects)
+    apply(own_cluster, tmp_path, list(objects), "--dry-run=server")
+    # What pods refer to has to be there; the pods themselves are only tried.
+    apply(own_cluster, tmp_path, of_kind(objects, "ServiceAccount", "PriorityClass"))
+    pods = [as_pod(name, pod["spec"], claims(objects, name)) for name, pod in pod_templates(objects)]
+    apply(own_cluster, tmp_path, pods, "--dry-run=server")
+
+
+def test_the_example_of_a_nodepool_is_accepted(
+    own_cluster: KubeCluster, foreign_kinds: None, tmp_path: Path
+) -> None:
+    apply(
+        own_cluster,
+        tmp_path,
+        [yaml.safe_load((CHART / "examples" / "nodepool.yaml").read_text())],
+        "--dry-run=server",
+    )
+
+
+class Release:
+    """The chart, installed by Helm into namespaces of the test's own; its hooks need an image and do not run."""
+
+    def __init__(self, cluster: KubeCluster) -> None:
+        self.cluster = cluster
+        self.namespace = cluster.namespace("chart")
+        self.name = f"r{self.namespace.rpartition('-')[2]}"
+        self.full = f"{self.name}-warmpool"
+        self.workers = f"{self.namespace}-{self.full}-workers"
+
+    def upgrade(self, *sets: str) -> None:
+        over = [word for pair in (*VALUES, *sets) for word in ("--set", pair)]
+        done = helm(
+            "upgrade", "--install", self.name, str(CHART), "-n", self.namespace, "--no-hooks", "-f", str(CHART / "ci" / "trial-values.yaml"),
+            *over, env={"KUBECONFIG": str(self.cluster.kubeconfig), "HOME": str(self.cluster.root)},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+
+    def find(self, kind: str, name: str, namespace: str = "") -> Object:
+        found = self.cluster.api.find(f"/api/v1/namespaces/{namespace or self.namespace}/{kind}/{name}")
+        assert found is not None, name
+        return found
+
+    def secret(self) -> dict[str, str]:
+        return secret_values(self.find("secrets", self.full))
+
+    def user(self, component: str) -> str:
+        return f"system:serviceaccount:{self.namespace}:{self.full}-{component}"
+
+    def kubeconfig(self, component: str) -> Path:
+        """As the pod of that component would reach the API server, with the token of its account."""
+        here = f"/api/v1/namespaces/{self.namespace}/serviceaccounts/{self.full}-{component}/token"
+        token = self.cluster.api.create(here, {"spec": {"expirationSeconds": 24 * 3600}})["status"]["token"]
+        access = Access(
+            server=self.cluster.access.server, authority=self.cluster.access.authority, token=token
+        )
+        return self.cluster.write_kubeconfig(f"{self.namespace}-{component}", access)
+
+    def granted(self) -> set[tuple[str, str]]:
+        """(verb, resource) of what the chart's roles allow."""
+        rbac = "/apis/rbac.authorization.k8s.io/v1"
+        role = self.cluster.api.find(f"{rbac}/namespaces/{self.workers}/roles/{self.full}")
+        nodes = self.cluster.api.find(f"{rbac}/clusterroles/{self.namespace}-{self.full}-nodes")
+        assert role is not None
+        assert nodes is not None
+        return {
+            (v, r)
+            for rule in [*role["rules"], *nodes["rules"]]
+            for r in rule["resources"]
+            for v in rule["verbs"]
+        }
+
+
+@pytest.fixture(scope="module")
+def release(own_cluster: KubeCluster) -> Release:
+    release = Release(own_cluster)
+    release.upgrade("flower.replicas=1")
+    return release
+
+
+def test_generated_secrets_outlive_an_upgrade(release: Release) -> None:
+    before = release.secret()
+    assert {"master-key", "flower-basic-auth", "board-password", "users.acl", "broker-url"} <= set(before)
+    release.upgrade("flower.replicas=2")
+    assert release.secret() == before
+
+
+def test_the_control_plane_works_under_exactly_the_rights_of_the_chart(
+    release: Release, kubelet: HollowKubelet, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    """A worker is spawned, acquired, stamped, released and deleted by the chart's own processes, each with the token of its own account; then the driver
+    meets what only happens after an accident. What they called is what the roles grant: a verb less would be a 403, a verb more would be left over."""
+    cluster, since = release.cluster, release.cluster.mark()
+    with RedisServer(appendonly=True) as redis:
+        run_a_worker(release, redis, postgres.create_database("chart_rights"), tmp_path)
+    meet_accidents(release)
+    ours = {release.user(component) for component in WITH_TOKEN}
+    mine = [r for r in cluster.requests(since) if r.user in ours]
+    assert {r.user for r in mine} == ours, "each of them spoke to the API server"
+    assert [r for r in mine if r.code == 403] == []
+    assert {(r.verb, r.resource) for r in mine} == release.granted()
+    assert_in_bounds(release, mine)
+
+
+def assert_in_bounds(release: Release, mine: list[Request]) -> None:
+    assert {r.namespace for r in mine} <= {release.workers, ""}
+    assert {r.name for r in mine if r.resource == "configmaps"} == {f"{release.full}-anchor"}
+
+
+def run_a_worker(release: Release, redis: RedisServer, database_url: str, folder: Path) -> None:
+    config = folder / "config"
+    config.mkdir()
+    (config / "warmpool.toml").write_text(release.find("configmaps", release.full)["data"]["warmpool.toml"])
+    secret = release.secret() | {"broker-url": redis.url, "database-url": database_url}
+    parts: list[Running] = []
+    try:
+        for component in ("acquire", *WITH_TOKEN, "beat"):
+            ground = Ground(folder=folder, secrets={release.full: secret}, over=over(release, component))
+            container = deployed(release, component)
+            if not parts:
+                migrate(container, ground)
+            parts.append(Running(component, container, ground))
+            parts[-1].start()
+        for part in parts:
+            part.wait_ready()
+        with Pool(redis.url) as pool, pool.acquire("helm-test", wait_s=120) as worker:
+            pod = release.find("pods", worker.worker_id, release.workers)
+            assert pod["spec"]["priorityClassName"] == f"{release.namespace}-{release.full}-worker"
+            eventually(lambda: is_busy(release, worker.worker_id), within_s=30, every_s=0.2)
+        # Its org keeps no parked worker, so it goes.
+        path = f"/api/v1/namespaces/{release.workers}/pods/{worker.worker_id}"
+        eventually(lambda: release.cluster.api.find(path) is None, within_s=60, every_s=0.2)
+    except BaseException:
+        pods = release.cluster.api.find(f"/api/v1/namespaces/{release.workers}/pods") or {}
+        print([(p["metadata"]["name"], p.get("status")) for p in pods.get("items", [])])
+        print("\n".join(part.log()[-2000:] for part in parts))
+        raise
+    finally:
+        for part in parts:
+            part.send(signal.SIGTERM)
+        codes = {part.name: part.ends() for part in parts}
+    assert set(codes.values()) == {0}, codes
+    assert not processes_about(folder)
+
+
+def over(release: Release, component: str) -> dict[str, str]:
+    if component not in WITH_TOKEN:
+        return {}
+    return {"WARMPOOL_KUBERNETES_KUBECONFIG": str(release.kubeconfig(component))}
+
+
+def migrate(container: Object, ground: Ground) -> None:
+    probes = {kind: {} for kind in ("startupProbe", "livenessProbe", "readinessProbe")}
+    job = Running("migrate", {**container, **probes, "command": ["warmpool", "migrate"]}, ground)
+    job.start()
+    assert job.ends() == 0, job.log()
+
+
+def deployed(release: Release, component: str) -> Object:
+    found = release.cluster.api.find(
+        f"/apis/apps/v1/namespaces/{release.namespace}/deployments/{release.full}-{component}"
+    )
+    assert found is not None
+    return dict(found["spec"]["template"]["spec"]["containers"][0])
+
+
+def is_busy(release: Release, name: str) -> bool:
+    """As the budget of the chart sees it."""
+    budget = release.cluster.api.find(
+        f"/apis/policy/v1/namespaces/{release.workers}/poddisruptionbudgets/{release.full}-busy"
+    )
+    assert budget is not None
+    labels = release.find("pods", name, release.workers)["metadata"]["labels"]
+    return bool(budget["spec"]["selector"]["matchLabels"].items() <= labels.items())
+
+
+def meet_accidents(release: Release) -> None:
+    """A Secret of an earlier pod of that name, companions whose pod has gone, a cache that follows Secrets: under the account of `passes`."""
+    settings = KubernetesSettings(
+        namespace=release.workers,
+        kubeconfig=str(release.kubeconfig("passes")),
+        anchor=f"{release.full}-anchor",
+    )
+    for profile in (Profile(own_service_account=True), Profile()):
+        name = "w-left" if profile.own_service_account else "w-followed"
+        labels = {manifests.MANAGED_BY: manifests.MANAGER, LABEL_POOL: settings.anchor, LABEL_WORKER: name}
+        release.cluster.api.create(
+            f"/api/v1/namespaces/{release.workers}/secrets",
+            {
+                "metadata": {"name": name, "labels": labels},
+                "stringData": {manifests.KEY_NAME: tokens.worker_key(MASTER_KEY, name)},
+            },
+        )
+        made = wiring.build_driver(
+            Settings(
+                pool=PoolSettings(driver="kubernetes", call_timeout_s=5),
+                kubernetes=settings,
+                profiles={"default": profile},
+            )
+        )
+        assert isinstance(made, KubernetesDriver)
+        with closing(made) as driver, Watcher(driver) as watcher:
+            spec = PodSpec(
+                name=name, profile="default", revision="r", image="image:1", cpu_millicores=100, memory_mib=64, port=8080,
+                grace_s=5, secret=tokens.worker_key(MASTER_KEY, name),
+            )  # fmt: skip
+            pod = driver.create(spec)
+            watcher.wait_for(Pod, name, ready=True)
+            driver.companions()
+            read = driver.read(name)
+            assert read is not None
+            driver.stamp(read, HELD)
+            driver.delete(name, pod.uid, grace_s=0)
+            eventually(lambda d=driver, n=name: d.read(n) is None, within_s=60, every_s=0.2)
+            driver.delete_companions(name)
+            eventually(lambda d=driver, n=name: n not in d.companions(), within_s=60, every_s=0.2)
+
+
+def test_a_typo_is_refused_before_the_cluster_sees_anything(release: Release) -> None:
+    env = {"KUBECONFIG": str(release.cluster.kubeconfig), "HOME": str(release.cluster.root)}
+    done = helm(
+        "upgrade", release.name, str(CHART), "-n", release.namespace, "--set", "acquire.replica=3", env=env
+    )
+    assert done.returncode != 0
+    assert "replica" in done.stderr
