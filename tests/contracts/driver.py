@@ -365,6 +365,16 @@ class DriverContract:
             driver.list()
         assert [pod.uid for pod in driver.list().pods] == [ready.uid]
 
+    def test_a_pod_that_can_not_be_looked_for_is_not_taken_to_be_gone(
+        self, ground: Ground, driver: Driver, ready: Pod
+    ) -> None:
+        with ground.unreachable():
+            with pytest.raises(Transient):
+                driver.read(ready.name)
+            with pytest.raises(Transient):
+                driver.delete(ready.name, ready.uid)
+        assert driver.read(ready.name) is not None
+
     def test_the_cache_needs_no_call_and_says_how_old_it_is(
         self, ground: Ground, driver: Driver, ready: Pod
     ) -> None:

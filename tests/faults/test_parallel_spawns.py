@@ -11,10 +11,12 @@ import pytest
 from celery import Celery
 
 from pool.ids import RandomIds
+from pool.profiles import revision
 from pool.records import By
 from pool.settings import Profile
 from pool.states import State
 from pool.store import orgs, workers
+from tests.support.opened_files import OpenedFiles
 from tests.support.system import System
 from tests.support.waiting import eventually
 
@@ -35,37 +37,36 @@ def system(tmp_path: Path) -> Iterator[System]:
 def test_slow_creates_run_in_parallel_and_never_exceed_the_configured_number(system: System) -> None:
     """Each create is held up until the test lets it go, as a slow API server would."""
     ids = [RandomIds().worker() for _ in range(SPAWNS)]
+    profile = Profile(grace_s=1)
     with system.store.write() as tx:
         orgs.take_slots(tx, SPAWNS, 0)
-        workers.insert_slots(tx, Profile(grace_s=1), "rev", ids, By(who="test", why="test"))
+        workers.insert_slots(tx, profile, revision(profile), ids, By(who="test", why="test"))
     app = Celery("test", broker=system.redis.url, set_as_current=False)
-    most = 0
-    with _held_up(system, ids):
+    with _held_up(system, ids) as pods, OpenedFiles(pods) as opened:
+
+        def under_way() -> int:
+            """Creates that have begun: each tries its pod's lock again and again."""
+            return len([name for name in opened.names() if name.endswith(".lock")])
+
         for worker_id in ids:
             app.send_task("pool.spawn", kwargs={"worker_id": worker_id}, queue="fleet", ignore_result=True)
-
-        def active() -> int:
-            nonlocal most
-            reply = app.control.inspect(timeout=2).active() or {}
-            most = max(most, *(len(tasks) for tasks in reply.values()), 0) if reply else most
-            return most
-
-        eventually(lambda: active() >= THREADS, within_s=60)
+        eventually(lambda: under_way() >= THREADS, within_s=60, every_s=0.05)
+        # A worker that answers calls which came after them has begun whatever it would begin.
         for _ in range(5):
-            active()
-        assert most == THREADS
+            assert app.control.ping(timeout=10, limit=1)
+            assert under_way() == THREADS
         assert system.count(State.SPAWNING) == SPAWNS
     eventually(lambda: system.count(State.IDLE) == SPAWNS, within_s=120, every_s=0.2)
     app.close()
 
 
 @contextlib.contextmanager
-def _held_up(system: System, ids: list[str]) -> Iterator[None]:
-    """Nobody can make these pods while their locks are ours."""
+def _held_up(system: System, ids: list[str]) -> Iterator[Path]:
+    """Nobody can make these pods while their locks are ours; where the locks are."""
     pods = system.folder / "local" / "pods"
     eventually(pods.exists, within_s=30)
     with contextlib.ExitStack() as stack:
         for worker_id in ids:
             lock = stack.enter_context((pods / f"{worker_id}.lock").open("w"))
             fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        yield pods

@@ -1,4 +1,4 @@
-"""A proxy before an API server that can be told to fail: to answer 429 or 500, to lose a reply, to be away.
+"""A proxy before an API server that can be told to fail: to answer 429 or 500, to lose a reply, to be away, to hang.
 
 with FaultProxy(cluster.access) as proxy:
     proxy.fault = lambda method, path: Fault(status=429, retry_after="1") if method == "POST" else None
@@ -47,6 +47,8 @@ class FaultProxy:
         self.calls: list[tuple[str, str]] = []
         self.fault: Rule = lambda method, path: None
         self.is_away = False
+        self.flowing = threading.Event()
+        self.flowing.set()
 
     @property
     def url(self) -> str:
@@ -61,6 +63,15 @@ class FaultProxy:
             yield
         finally:
             self.is_away = False
+
+    @contextmanager
+    def hanging(self) -> Iterator[None]:
+        """While inside, connections are taken and kept, and nothing comes through: neither answers nor what a watch tells."""
+        self.flowing.clear()
+        try:
+            yield
+        finally:
+            self.flowing.set()
 
     def cut(self) -> None:
         """End all connections that are open now."""
@@ -82,6 +93,7 @@ class FaultProxy:
 
     def __exit__(self, *_: object) -> None:
         self.is_away = True
+        self.flowing.set()
         self.cut()
         self._server.shutdown()
         self._server.server_close()
@@ -124,6 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self) -> None:
         proxy = self.server.proxy
         body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        proxy.flowing.wait()
         if proxy.is_away:
             self.close_connection = True
             return
@@ -162,6 +175,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         while piece := response.read1(65_536):
+            self.server.proxy.flowing.wait()
             self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
             self.wfile.flush()
         self.wfile.write(b"0\r\n\r\n")

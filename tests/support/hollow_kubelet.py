@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Self
 
 from tests.support.hollow_pod import RETRY_S, HollowPod, Host, NotAnswered
-from tests.support.kube_any import NAMESPACE_PREFIX, Cluster
+from tests.support.kube_any import NAMESPACE_PREFIX, READY, Cluster
 from tests.support.kube_api import Api, ApiError, Object, Watch
 from tests.support.kube_cluster import KUBELET
 from tests.support.kube_processes import Children
@@ -189,7 +189,7 @@ class HollowKubelet:
                 raise
 
     def _renew_lease(self) -> None:
-        """Say that the node lives, as the controllers expect."""
+        """Say that the node lives and is ready, as the controllers expect."""
         path = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
         spec = {"holderIdentity": self.node, "leaseDurationSeconds": LEASE_S}
         while True:
@@ -199,6 +199,8 @@ class HollowKubelet:
                     self._api.create(path, lease)
                 else:
                     self._api.patch(f"{path}/{self.node}", lease)
+                # Whoever took it for lost meanwhile learns better.
+                self._api.patch(f"/api/v1/nodes/{self.node}/status", {"status": {"conditions": [READY]}})
             except NotAnswered:
                 if self._stopping.wait(RETRY_S):
                     return

@@ -22,6 +22,7 @@ ADMIN = "admin"
 NAMESPACE_PREFIX = "wp-"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 KWOK_NODE = "kwok.x-k8s.io/node"
+READY = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +103,7 @@ class Cluster:
         }
         self.api.create("/api/v1/nodes", {"metadata": meta, "spec": {"taints": list(taints)}})
         room = {"cpu": "1k", "memory": "1Ti", "pods": "10k"}
-        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
-        status = {"capacity": room, "allocatable": room, "conditions": [ready]}
+        status = {"capacity": room, "allocatable": room, "conditions": [READY]}
         return self.api.patch(f"/api/v1/nodes/{name}/status", {"status": status})
 
     def add_kwok_nodes(self, count: int, *, labels: Mapping[str, str] | None = None) -> list[str]:

@@ -18,7 +18,6 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -33,6 +32,7 @@ from tests.support.kube_any import ADMIN, KWOK_NODE, Cluster
 from tests.support.kube_api import Access, ApiError
 from tests.support.kube_audit import Request
 from tests.support.kube_processes import Children
+from tests.support.ports import free_ports
 from tests.support.waiting import eventually
 
 STAGES = kube_binaries.SOURCES / "stages.yaml"
@@ -63,7 +63,7 @@ class KubeCluster(Cluster):
         self._marks = itertools.count()
         self._apiserver: subprocess.Popen[bytes] | None = None
         self._tokens = {user: secrets.token_hex(16) for user in USERS}
-        self._port, self._etcd_port, self._peer_port = _free_ports(3)
+        self._port, self._etcd_port, self._peer_port = free_ports(3)
         root = self.root = Path(tempfile.mkdtemp(prefix="wp-kube-"))
         self._audit = root / "audit.log"
         try:
@@ -210,6 +210,8 @@ class KubeCluster(Cluster):
                     "config": str(STAGES),
                     "manage-nodes-with-annotation-selector": f"{KWOK_NODE}=fake",
                     "cidr": "10.200.0.0/16",
+                    # Without leases the controllers take its nodes for lost after a while.
+                    "node-lease-duration-seconds": "40",
                 }
             case Part.SCHEDULER | Part.CONTROLLERS:
                 # Their own limits are made for large clusters with many more of them, and would be what a test at scale measures.
@@ -223,6 +225,8 @@ class KubeCluster(Cluster):
             options["service-account-private-key-file"] = str(self.root / "certs" / "apiserver.key")
             options["root-ca-file"] = str(self.root / "certs" / "apiserver.crt")
             options["concurrent-gc-syncs"] = "50"
+            # A lease that is late on a busy machine is no lost node.
+            options["node-monitor-grace-period"] = "300s"
         return [str(self._bin / part), *_options(options)]
 
     def _env(self) -> dict[str, str]:
@@ -254,14 +258,3 @@ class KubeCluster(Cluster):
 
 def _options(options: Mapping[str, str]) -> list[str]:
     return [f"--{key}={value}" for key, value in options.items()]
-
-
-def _free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import datetime as dt
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -46,7 +46,7 @@ class KubeGround:
         self._busy: dict[str, dict[str, str]] = {}
         self.user = least_privileged(cluster, namespace)
         through = replace(self.user.access, server=proxy.url, authority="")
-        self._kubeconfig = cluster.write_kubeconfig(f"{namespace}-through-proxy", through)
+        self.through_proxy = cluster.write_kubeconfig(f"{namespace}-through-proxy", through)
         try:
             cluster.api.create("/apis/scheduling.k8s.io/v1/priorityclasses", PLACEHOLDER)
         except ApiError as exc:
@@ -54,13 +54,26 @@ class KubeGround:
                 raise
 
     def driver(self, **changes: Any) -> KubernetesDriver:
-        given = {"namespace": self.namespace, "kubeconfig": str(self._kubeconfig)} | changes
+        return self.driver_of({"default": self.profile}, **changes)
+
+    def driver_of(self, profiles: Mapping[str, Profile], **changes: Any) -> KubernetesDriver:
+        given = {"namespace": self.namespace, "kubeconfig": str(self.through_proxy)} | changes
         kubernetes = KubernetesSettings(**given)
         pool = PoolSettings(driver="kubernetes", call_timeout_s=CALL_TIMEOUT_S)
-        settings = Settings(pool=pool, kubernetes=kubernetes, profiles={"default": self.profile})
+        settings = Settings(pool=pool, kubernetes=kubernetes, profiles=profiles)
         driver = wiring.build_driver(settings)
         assert isinstance(driver, KubernetesDriver)
         return driver
+
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """What the configuration of a deployment says whose pods are here. It reaches the API server as its least-privileged user."""
+        where = {"namespace": self.namespace, "kubeconfig": str(self.user.kubeconfig)}
+        return {"pool": {"driver": "kubernetes"}, "kubernetes": where}
+
+    def unstartable(self, profile: Profile) -> Profile:
+        image = f"missing:{self.namespace}"
+        self._kubelet.missing_images.add(image)
+        return replace(profile, image=image)
 
     def spec(self, name: str = "w-one", *, role: Role = Role.WORKER) -> PodSpec:
         secret = tokens.worker_key(MASTER_KEY, name) if role is Role.WORKER else ""

@@ -17,6 +17,7 @@ from pool.clock import SystemClock
 from pool.drivers import contract
 from pool.drivers.local.driver import LocalDriver
 from pool.drivers.port import Pod, PodSpec, Role
+from pool.settings import Profile
 from tests.support.waiting import eventually
 
 MASTER_KEY = b"a master key that only tests know"
@@ -32,6 +33,17 @@ class LocalGround:
 
     def driver(self) -> LocalDriver:
         return LocalDriver(self.root, clock=SystemClock(), call_timeout_s=CALL_TIMEOUT_S)
+
+    def driver_of(self, profiles: Mapping[str, Profile]) -> LocalDriver:
+        """Processes are made from what a spec says; profiles add nothing."""
+        return self.driver()
+
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """What the configuration of a deployment says whose pods are here; its data directory is the one above."""
+        return {"pool": {"driver": "local"}}
+
+    def unstartable(self, profile: Profile) -> Profile:
+        return replace(profile, command=("/there/is/no/such/program",))
 
     def spec(self, name: str = "w-one", *, role: Role = Role.WORKER) -> PodSpec:
         secret = tokens.worker_key(MASTER_KEY, name) if role is Role.WORKER else ""

@@ -145,6 +145,16 @@ class PodlessDriver:
                 self.secrets.pop(name, None)
             self._events.append(Gone(name=name, uid=pod.uid))
 
+    def grow_older(self, seconds: float) -> None:
+        """Time passes for all pods."""
+        with self._lock:
+            self.pods = {n: replace(p, age_s=p.age_s + seconds) for n, p in self.pods.items()}
+
+    def tell_again(self) -> None:
+        """A watch that begins anew tells every pod that is there; who went meanwhile is not told."""
+        with self._lock:
+            self._events = list(self.pods.values())
+
     def drain_events(self) -> list[Pod | Gone]:
         with self._lock:
             events, self._events = self._events, []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import tempfile
 import threading
@@ -12,6 +11,8 @@ from pathlib import Path
 from typing import Self
 
 import redis
+
+from tests.support.ports import free_port
 
 START_LIMIT_S = 10.0
 STOP_LIMIT_S = 10.0
@@ -37,15 +38,20 @@ class RedisServer:
         redis.Redis.from_url(server.url)
     """
 
-    def __init__(self, *, appendonly: bool = False) -> None:
-        self.port = _free_port()
+    def __init__(self, *, appendonly: bool = False, acl: str = "") -> None:
+        """`acl` is the text of an ACL file; `url_of` then says how one of its users comes in."""
+        self.port = free_port()
         self._appendonly = appendonly
+        self._acl = acl
         self._directory = tempfile.TemporaryDirectory(prefix="warmpool-redis-")
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}/0"
+
+    def url_of(self, user: str, password: str) -> str:
+        return f"redis://{user}:{password}@127.0.0.1:{self.port}/0"
 
     def start(self) -> Self:
         """Start it and wait until it answers."""
@@ -92,6 +98,10 @@ class RedisServer:
             "maxmemory-policy": "noeviction",
             "logfile": str(Path(self._directory.name) / "server.log"),
         }
+        if self._acl:
+            users = Path(self._directory.name) / "users.acl"
+            users.write_text(self._acl)
+            options["aclfile"] = str(users)
         return [server_binary(), *(word for key, value in options.items() for word in (f"--{key}", value))]
 
     def _wait_until_it_answers(self, process: subprocess.Popen[bytes]) -> None:
@@ -102,6 +112,8 @@ class RedisServer:
                     break
                 try:
                     client.ping()
+                except redis.AuthenticationError:
+                    return  # it answers, and lets only its users in
                 except redis.RedisError:
                     pause.wait(POLL_S)
                 else:
@@ -123,9 +135,3 @@ class RedisServer:
     def _log(self) -> str:
         path = Path(self._directory.name) / "server.log"
         return path.read_text()[-2000:] if path.exists() else "it left no log"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

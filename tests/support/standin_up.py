@@ -1,8 +1,8 @@
 """`warmpool up` with stand-ins: a real supervisor and a real Redis, but components that only touch their ready files.
 
-    python -m tests.support.standin_up DATA_DIR [--code VERSION] [--broken NAME] [--stubborn NAME]
+    python -m tests.support.standin_up DATA_DIR [--code VERSION] [--broken NAME] [--stubborn NAME] [--unclearable]
 
-A broken one ends at once, a stubborn one does not hear SIGTERM.
+A broken one ends at once, a stubborn one does not hear SIGTERM. Unclearable: clearing the pods raises.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from pool.clock import SystemClock
@@ -52,6 +53,7 @@ def main() -> int:
     parser.add_argument("--code", default="1")
     parser.add_argument("--broken", default="nobody")
     parser.add_argument("--stubborn", default="no one")
+    parser.add_argument("--unclearable", action="store_true")
     asked = parser.parse_args()
     data_dir = DataDir.open(asked.data_dir)
 
@@ -69,12 +71,17 @@ def main() -> int:
         workers = [standin(data_dir, name, stages.get(name, Stage.WORKERS), asked) for name in NAMES]
         return [components.embedded(data_dir, broker), migrate, *workers]
 
+    def clear_pods(hurried: Callable[[], bool]) -> str:
+        if asked.unclearable:
+            raise RuntimeError("the disk is full")
+        return f"pods     cleared, hurried {hurried()}"
+
     terminal = Terminal(sys.stdout)
     around = Surroundings(
         terminal=terminal,
         clock=SystemClock(),
         progress=Progress(counts=lambda: (3, 3), terminal=terminal),
-        clear_pods=lambda hurried: f"pods     cleared, hurried {hurried()}",
+        clear_pods=clear_pods,
         welcome=lambda: ["welcome"],
     )
     try:

@@ -23,14 +23,17 @@ from pool.client import Pool, Worker
 from pool.clock import SystemClock
 from pool.drivers.local.driver import LocalDriver
 from pool.embedded.components import READY_FILE_VARIABLE
+from pool.embedded.datadir import free_port
 from pool.errors import PoolError
 from pool.states import State
 from pool.store import Store, connect, journal, orgs, schema
 from pool.store.journal import Entry
+from tests.support.clock_skew import skewed
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
+ROLES = {"beat": ["beat"], "exporter": ["exporter"]}
 EVERYTHING = ("acquire", "fleet", "bind", "passes", "beat")
 START_LIMIT_S = 90.0
 PATIENCE_S = 60.0
@@ -56,9 +59,10 @@ class Part:
 
     def __init__(self, name: str, folder: Path, env: Mapping[str, str]) -> None:
         self.name = name
+        self.metrics_port = int(env.get("WARMPOOL_METRICS_PORT", "0"))
         self.log_file = folder / "logs" / f"{name}.log"
         self._ready_file = folder / "run" / f"{name}.ready"
-        self._env = {**env, READY_FILE_VARIABLE: str(self._ready_file)}
+        self.env = {**env, READY_FILE_VARIABLE: str(self._ready_file)}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -68,12 +72,12 @@ class Part:
 
     def start(self) -> None:
         role = self.name.partition("-")[0]
-        words = ["beat"] if role == "beat" else ["worker", role]
+        words = ROLES.get(role) or ["worker", role]
         self._ready_file.unlink(missing_ok=True)
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "pool.cli", *words],
-                cwd=ROOT, env=self._env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                cwd=ROOT, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
 
     def wait_ready(self) -> None:
@@ -128,12 +132,21 @@ class System:
     nest unless they are given."""
 
     def __init__(
-        self, folder: Path, database_url: str = "", *, settings: Mapping[str, Any] | None = None
+        self,
+        folder: Path,
+        database_url: str = "",
+        *,
+        settings: Mapping[str, Any] | None = None,
+        redis: RedisServer | None = None,
+        broker_url: str = "",
+        measured: bool = False,
     ) -> None:
+        """`redis` is a server of the test's own, not yet started; `broker_url` how the processes reach it, if not as anybody would."""
         self.folder = folder
+        self._measured = measured
         for place in (folder, folder / "logs", folder / "run"):
             place.mkdir(mode=0o700, exist_ok=True)
-        self.redis = RedisServer(appendonly=True)
+        self.redis = redis or RedisServer(appendonly=True)
         self.database_url = database_url or f"sqlite:///{folder / 'pool.db'}"
         self.config = folder / "warmpool.toml"
         self.configure(settings or {})
@@ -142,7 +155,7 @@ class System:
             "WARMPOOL_CONFIG": str(self.config),
             "WARMPOOL_DATA_DIR": str(folder),
             "WARMPOOL_DATABASE_URL": self.database_url,
-            "WARMPOOL_BROKER_URL": self.redis.url,
+            "WARMPOOL_BROKER_URL": broker_url or self.redis.url,
         }
         self.parts: dict[str, Part] = {}
         self.store: Store = connect(self.database_url, connections=5)
@@ -168,7 +181,10 @@ class System:
     def run(self, *names: str) -> Self:
         """Start these processes (a second one of a role is named role-2) and wait until each is ready."""
         for name in names:
-            self.parts.setdefault(name, Part(name, self.folder, self.env)).start()
+            if name not in self.parts:
+                port = {"WARMPOOL_METRICS_PORT": str(free_port(0))} if self._measured else {}
+                self.parts[name] = Part(name, self.folder, {**self.env, **port})
+            self.parts[name].start()
         for name in names:
             self.parts[name].wait_ready()
         return self
@@ -178,15 +194,31 @@ class System:
         self.run(*[name for name, part in self.parts.items() if not part.alive()])
         return self
 
+    def skew(self, name: str, seconds: float) -> Part:
+        """Start this process again with a wall clock that is wrong by so much; 0 puts it right."""
+        if name in self.parts and self.parts[name].alive():
+            self.parts[name].terminate()
+        self.parts[name] = Part(name, self.folder, skewed(self.env, seconds))
+        self.run(name)
+        return self.parts[name]
+
+    def restart(self) -> Self:
+        """End all processes in order and start them again, as whoever changes their configuration does."""
+        for part in self.parts.values():
+            part.send(signal.SIGTERM)
+        for part in self.parts.values():
+            part.ends()
+        return self.mend()
+
     def __getitem__(self, name: str) -> Part:
         return self.parts[name]
 
-    def command(self, *words: str, ok: Sequence[int] = (0,)) -> str:
+    def command(self, *words: str, ok: Sequence[int] = (0,), env: Mapping[str, str] | None = None) -> str:
         """Run a `warmpool` command on this deployment; what it printed."""
         done = subprocess.run(
             [sys.executable, "-m", "pool.cli", *words],
             cwd=ROOT,
-            env=self.env,
+            env={**self.env, **(env or {})},
             capture_output=True,
             text=True,
             timeout=90,
@@ -207,6 +239,11 @@ class System:
         assert not left, f"left running: {left}"
 
     # What is there.
+
+    @property
+    def metrics_ports(self) -> dict[str, int]:
+        """Where each process serves its metrics, if they are `measured`."""
+        return {name: part.metrics_port for name, part in self.parts.items()}
 
     def count(self, *states: State, profile: str = "default") -> int:
         W = schema.workers

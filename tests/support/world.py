@@ -1,5 +1,5 @@
 """A whole pool in one process for tests of the verbs: a real store, a driver, and a broker whose messages the test delivers itself, so that
-the order of lines is the order of events."""
+the order of lines is the order of events. `World` has pods without processes; `tests.support.scene` has the same with real ones."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from sqlalchemy import select, update
 
-from pool import activating, claiming, observing, retiring, spawning, stamping
+from pool import activating, claiming, observing, profiles, retiring, spawning, stamping
 from pool.clock import SystemClock
 from pool.contract import Acquire, Cancel, Granted, Pending, RefusedAnswer, Release, Renew
 from pool.deps import Deps
+from pool.drivers.port import Driver, Gone, Pod
 from pool.errors import Transient
 from pool.ids import ClaimId, OrgId, ProfileName, RequestPk, WorkerId
 from pool.locks import Lease
@@ -91,12 +92,25 @@ class _AlwaysHeld:
         return True
 
 
-class World:
+class Told(Driver, Protocol):
+    """A driver whose news the test takes when it wants to."""
+
+    def drain_events(self) -> list[Pod | Gone]:
+        """What its watch has told since the last time."""
+
+    def become_ready(self, name: str) -> None:
+        """Let a pod come to life."""
+
+
+D = TypeVar("D", bound=Told)
+
+
+class Stage(Generic[D]):
     """Everything a test needs, with short names for what happens in it."""
 
-    def __init__(self, store: Store, settings: Settings | None = None) -> None:
+    def __init__(self, store: Store, driver: D, settings: Settings | None = None) -> None:
         self.store = store
-        self.driver = PodlessDriver()
+        self.driver = driver
         self.broker = HeldMessages()
         self.deps = Deps(
             store=store,
@@ -109,6 +123,7 @@ class World:
             settings=settings or Settings(),
             master_key=b"k" * 32,
             who="test",
+            started_at=store.now(),
             make_driver=lambda: self.driver,
         )
         self._tasks = itertools.count(1)
@@ -116,7 +131,7 @@ class World:
     def configure(
         self, *, profiles: Mapping[str, Profile] | None = None, orgs_auto_create: bool = True, **pool: Any
     ) -> None:
-        """Other settings, from here on."""
+        """Other settings, from here on, as after a restart."""
         settings = replace(
             self.deps.settings,
             pool=replace(self.deps.settings.pool, **pool),
@@ -124,7 +139,7 @@ class World:
         )
         if profiles is not None:
             settings = replace(settings, profiles=profiles)
-        self.deps = replace(self.deps, settings=settings)
+        self.deps = replace(self.deps, settings=settings, started_at=self.store.now())
 
     def profile(self, name: str = "default", **changes: Any) -> None:
         """Change or add one profile."""
@@ -183,7 +198,7 @@ class World:
         self.broker.sent = [m for m in self.broker.sent if m not in taken]
         for task, arguments in taken:
             for _ in range(times):
-                self._run(task, arguments)
+                self.run_task(task, arguments)
         return len(taken)
 
     def settle(self, rounds: int = 10) -> None:
@@ -212,7 +227,7 @@ class World:
             shape = self.deps.settings.profiles[profile]
             ids = [self.deps.ids.worker() for _ in range(count)]
             orgs.take_slots(tx, count, 0)
-            workers.insert_slots(tx, shape, "rev", ids, self.deps.by("test"))
+            workers.insert_slots(tx, shape, profiles.revision(shape), ids, self.deps.by("test"))
         for worker_id in ids:
             spawning.spawn(self.deps, worker_id)
             self.driver.become_ready(worker_id)
@@ -260,7 +275,8 @@ class World:
                 found += [f"{row.id}: {v}" for v in row.violations()]
         assert not found, found
 
-    def _run(self, task: str, given: dict[str, Any]) -> None:
+    def run_task(self, task: str, given: dict[str, Any]) -> None:
+        """One message, as Celery would deliver it."""
         match task:
             case "pool.spawn":
                 spawning.spawn(self.deps, given["worker_id"])
@@ -274,6 +290,13 @@ class World:
                 self.canary()
             case _:
                 raise AssertionError(f"no such task: {task}")
+
+
+class World(Stage[PodlessDriver]):
+    """The test says what happens to pods."""
+
+    def __init__(self, store: Store, settings: Settings | None = None) -> None:
+        super().__init__(store, PodlessDriver(), settings)
 
 
 STOP = threading.Event()

@@ -1,0 +1,152 @@
+"""The verdict on a history. Pure: events, holds and rows in, sentences about broken promises out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+
+from pool.store.journal import Entry
+from tests.chaos.history import Event, Hold, What
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRow:
+    """What the table says of a claim in the end."""
+
+    claim: str
+    worker: str
+    org: str
+    epoch: int
+    ended_why: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRow:
+    """What the table says of a request in the end."""
+
+    org: str
+    request: str
+    state: str
+    claim: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """All that is known afterwards."""
+
+    clients: Sequence[Sequence[Event]]
+    holds: Sequence[Hold]
+    entries: Sequence[Entry]
+    claims: Mapping[str, ClaimRow]
+    requests: Mapping[tuple[str, str], RequestRow]
+    # Workers whose pod somebody killed on purpose: their claims may end.
+    killed: Set[str] = field(default_factory=frozenset)
+
+
+def violations(history: History) -> list[str]:
+    """Every promise that the history breaks."""
+    return [
+        *shared(history.holds),
+        *taken_away(history.holds, history.killed),
+        *turned_away(history.holds),
+        *unknown_grants(history.holds, history.entries),
+        *releases_ignored(history.holds, history.claims),
+        *answers(history),
+        *unanswered(history),
+        *never_ended(history.claims),
+    ]
+
+
+def shared(held: Sequence[Hold]) -> list[str]:
+    """Exclusive: no two holds of one worker overlap, and none is of two orgs."""
+    by_worker: dict[str, list[Hold]] = defaultdict(list)
+    for hold in sorted(held, key=lambda h: h.begun):
+        by_worker[hold.worker].append(hold)
+    found = []
+    for worker, mine in by_worker.items():
+        if len(orgs := {h.org for h in mine}) > 1:
+            found.append(f"{worker} served {', '.join(sorted(orgs))}")
+        # The one that lasts longest of those before, or a short hold inside a long one would hide it.
+        longest = mine[0]
+        for hold in mine[1:]:
+            if hold.begun < longest.ended and hold.claim != longest.claim:
+                found.append(
+                    f"{worker} was held by {longest.claim} and {hold.claim} at once, "
+                    f"for {min(longest.ended, hold.ended) - hold.begun:.2f} s"
+                )
+            longest = max(longest, hold, key=lambda h: h.ended)
+    return found
+
+
+def taken_away(held: Sequence[Hold], killed: Set[str]) -> list[str]:
+    """No live claim is lost: its holder was alive and renewed it, so only its pod's own death may end it."""
+    return [
+        f"{h.claim} on {h.worker} was taken from its holder: {h.lost}"
+        for h in held
+        if h.lost and h.worker not in killed
+    ]
+
+
+def turned_away(held: Sequence[Hold]) -> list[str]:
+    """A worker never refuses its holder; it would if somebody else had come to it with a later epoch."""
+    return [f"{h.worker} turned its holder {h.claim} away: {h.turned_away[0]}" for h in held if h.turned_away]
+
+
+def unknown_grants(held: Sequence[Hold], entries: Sequence[Entry]) -> list[str]:
+    """Every grant is in the journal, as it was told."""
+    known = {(e.claim_id, e.worker_id, e.epoch, e.org) for e in entries if e.claim_id is not None}
+    return [
+        f"{h.claim} was granted {h.worker} at epoch {h.epoch} for {h.org}; the journal does not know of it"
+        for h in held
+        if (h.claim, h.worker, h.epoch, h.org) not in known
+    ]
+
+
+def releases_ignored(held: Sequence[Hold], claims: Mapping[str, ClaimRow]) -> list[str]:
+    """An acknowledged release has ended its claim."""
+    found = []
+    for h in held:
+        row = claims.get(h.claim)
+        if h.released and (row is None or row.ended_why is None):
+            found.append(f"{h.claim} was released ({h.released}) and is still live")
+        if h.released == "unknown_claim":
+            found.append(f"{h.claim} was granted and is unknown at its release")
+    return found
+
+
+def answers(history: History) -> list[str]:
+    """One request, one answer; and the table says what its caller was told."""
+    told: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for events in history.clients:
+        for e in events:
+            if e.what is What.GRANTED:
+                told[e.org, e.request].append(e.claim)
+            elif e.what is What.REFUSED:
+                told[e.org, e.request].append("")
+    found = []
+    for (org, request), claims in told.items():
+        if len(set(claims)) > 1:
+            found.append(f"request {request} of {org} was answered {len(claims)} times: {claims}")
+        row = history.requests.get((org, request))
+        if claims[0] and (row is None or row.claim != claims[0]):
+            found.append(f"request {request} of {org} was granted {claims[0]}; the table says {row}")
+    return found
+
+
+def unanswered(history: History) -> list[str]:
+    """Nothing stays undecided."""
+    return [
+        f"request {r.request} of {r.org} is still {r.state}"
+        for r in history.requests.values()
+        if r.state in ("waiting", "binding")
+    ]
+
+
+def never_ended(claims: Mapping[str, ClaimRow]) -> list[str]:
+    """Everybody has gone, so every lease has ended."""
+    return [
+        f"{c.claim} of {c.org} is held by nobody and has not ended"
+        for c in claims.values()
+        if not c.ended_why
+    ]

@@ -1,0 +1,193 @@
+"""Carries the schedule out on a running system. Each fault begins, and after its time is taken back."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import redis
+
+from tests.chaos.schedule import Kind, Step
+from tests.support.clock_skew import skewed
+from tests.support.local_ground import LocalGround
+from tests.support.postgres_server import PostgresServer
+from tests.support.system import ROOT, Part, System
+from tests.support.tcp_proxy import TcpProxy
+
+Ending = Callable[[], None]
+
+
+class Clients:
+    """The client processes, and all that they have written down. A killed one is followed by another with a file of its own."""
+
+    def __init__(self, folder: Path, url: str, seed: int) -> None:
+        self._folder = folder
+        self._url = url
+        self._seed = seed
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self.files: list[Path] = []
+
+    def start(self, name: str) -> None:
+        file = self._folder / f"{name}-{len(self.files)}.jsonl"
+        self.files.append(file)
+        with file.with_suffix(".log").open("wb") as log:
+            self._running[name] = subprocess.Popen(
+                [sys.executable, "-m", "tests.chaos.clients", self._url, str(file), f"{self._seed}-{file.stem}"],
+                cwd=ROOT, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+
+    def kill(self, name: str) -> None:
+        self._running[name].kill()
+        self._running[name].wait()
+
+    def end(self, within_s: float) -> list[str]:
+        """Ask all to give back what they hold; those that did not end."""
+        for process in self._running.values():
+            process.terminate()
+        late = []
+        for name, process in self._running.items():
+            try:
+                process.wait(within_s)
+            except subprocess.TimeoutExpired:
+                late.append(name)
+                process.kill()
+                process.wait()
+        return late
+
+    def clear(self) -> None:
+        for process in self._running.values():
+            process.kill()
+            process.wait()
+
+    def grants(self) -> int:
+        return sum(file.read_bytes().count(b'"granted"') for file in self.files if file.exists())
+
+
+class Faults:
+    """What can be done to this system. `down` are the parts that are gone on purpose."""
+
+    def __init__(
+        self,
+        system: System,
+        clients: Clients,
+        *,
+        postgres: PostgresServer | None,
+        proxies: dict[str, tuple[TcpProxy, TcpProxy | None]],
+    ) -> None:
+        self._system = system
+        self._clients = clients
+        self._postgres = postgres
+        self._proxies = proxies
+        self.down: set[str] = set()
+        self.killed_workers: set[str] = set()
+        self._does: dict[Kind, Callable[[Step], Ending | None]] = {
+            Kind.KILL: self._kill,
+            Kind.FREEZE: self._freeze,
+            Kind.SKEW: self._skew,
+            Kind.CUT_BROKER: lambda step: self._cut(step, self._proxies[step.target][0]),
+            Kind.CUT_DATABASE: lambda step: self._cut(step, self._proxies[step.target][1]),
+            Kind.BROKER_RESTART: self._broker_down,
+            Kind.BROKER_CRASH: self._broker_down,
+            Kind.BROKER_FLUSH: self._flush,
+            Kind.DATABASE_RESTART: self._database_down,
+            Kind.DATABASE_CRASH: self._database_down,
+            Kind.DISK_FULL: self._fill,
+            Kind.POD_KILL: self._kill_worker,
+            Kind.CLIENT_KILL: self._kill_client,
+        }
+
+    def begin(self, step: Step) -> Ending:
+        """Make it happen; what takes it back."""
+        return self._does[step.kind](step) or _nothing
+
+    def _kill(self, step: Step) -> Ending:
+        part = self._system[step.target]
+        self.down.add(step.target)
+        part.kill()
+        return lambda: self._start(part)
+
+    def _freeze(self, step: Step) -> Ending:
+        part = self._system[step.target]
+        part.send(signal.SIGSTOP)
+        return lambda: part.send(signal.SIGCONT)
+
+    def _skew(self, step: Step) -> Ending:
+        """It starts again with a wrong clock, and later with the right one."""
+        part = self._system[step.target]
+        plain = part.env
+        self._restart(part, skewed(plain, step.amount))
+        return lambda: self._restart(part, plain)
+
+    def _cut(self, step: Step, proxy: TcpProxy | None) -> Ending:
+        assert proxy is not None
+        proxy.begin_cut(silently=step.amount % 2 == 0)
+        return proxy.end_cut
+
+    def _broker_down(self, step: Step) -> Ending:
+        server = self._system.redis
+        (server.kill if step.kind is Kind.BROKER_CRASH else server.stop)()
+        return lambda: _ignored(server.start())
+
+    def _flush(self, step: Step) -> None:
+        with redis.Redis.from_url(self._system.redis.url) as broker:
+            broker.flushall()
+
+    def _database_down(self, step: Step) -> Ending:
+        server = self._postgres
+        assert server is not None
+        (server.kill if step.kind is Kind.DATABASE_CRASH else server.stop)()
+        return lambda: _ignored(server.start())
+
+    def _fill(self, step: Step) -> Ending:
+        """No process of the pool can make the database's files any longer."""
+        files = self._system.folder.glob("pool.db*")
+        size = max(file.stat().st_size for file in files)
+        limited = [part for part in self._system.parts.values() if part.alive()]
+        before = [(part, part.pid, _limit_files(part.pid, size)) for part in limited]
+
+        def end() -> None:
+            for part, pid, limits in before:
+                if part.alive() and part.pid == pid:
+                    resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
+
+        return end
+
+    def _kill_worker(self, step: Step) -> None:
+        """As the kernel would for want of memory: whichever, busy or not."""
+        ground = LocalGround(self._system.folder / "local")
+        pods = sorted((pod for pod in ground.driver().list().pods if pod.usable), key=lambda pod: pod.name)
+        if pods:
+            pod = pods[step.amount % len(pods)]
+            self.killed_workers.add(pod.name)
+            ground.make_container_die(pod)
+
+    def _kill_client(self, step: Step) -> None:
+        self._clients.kill(step.target)
+        self._clients.start(step.target)
+
+    def _restart(self, part: Part, env: dict[str, str]) -> None:
+        self.down.add(part.name)
+        part.kill()
+        part.env = env
+        self._start(part)
+
+    def _start(self, part: Part) -> None:
+        part.start()
+        self.down.discard(part.name)
+
+
+def _limit_files(pid: int, size: int) -> tuple[int, int]:
+    hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)[1]
+    return resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, hard))
+
+
+def _nothing() -> None:
+    pass
+
+
+def _ignored(_: object) -> None:
+    pass

@@ -1,0 +1,108 @@
+"""What clients write down, a line an event, and what is read back of it. The times are of this machine's one monotonic clock, so they
+compare between processes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+
+class What(StrEnum):
+    """An event in a client's life."""
+
+    ASKED = "asked"
+    GRANTED = "granted"
+    REFUSED = "refused"
+    UNANSWERED = "unanswered"
+    USED = "used"
+    TURNED_AWAY = "turned away"
+    UNREACHABLE = "unreachable"
+    LOST = "lost"
+    RELEASING = "releasing"
+    RELEASED = "released"
+    UNRELEASED = "unreleased"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One line. `about` is the outcome, reason or cause."""
+
+    t: float
+    what: What
+    request: str
+    org: str
+    claim: str = ""
+    worker: str = ""
+    epoch: int = 0
+    about: str = ""
+
+    def line(self) -> str:
+        return json.dumps({name: getattr(self, name) for name in self.__slots__})
+
+
+@dataclass(slots=True, kw_only=True)
+class Hold:
+    """A claim as its holder saw it: from the answer until it gave it back, learnt that it was lost, or died."""
+
+    claim: str
+    worker: str
+    epoch: int
+    org: str
+    request: str
+    begun: float
+    ended: float
+    lost: str = ""
+    releasing: bool = False
+    released: str = ""
+    turned_away: list[str] = field(default_factory=list)
+    uses: int = 0
+
+
+def read(files: Sequence[Path]) -> list[list[Event]]:
+    """A list per client process. The last line of one that was killed may be half a line."""
+    return [_events(file) for file in files if file.exists()]
+
+
+def _events(file: Path) -> list[Event]:
+    found = []
+    for line in file.read_text().splitlines():
+        try:
+            raw: dict[str, Any] = json.loads(line)
+        except ValueError:
+            continue
+        found.append(Event(**{**raw, "what": What(raw["what"])}))
+    return found
+
+
+def holds(clients: Sequence[Sequence[Event]]) -> list[Hold]:
+    """Every hold of every client. One that was never given back lasts until its client's last word."""
+    found: list[Hold] = []
+    for events in clients:
+        last = max((e.t for e in events), default=0.0)
+        held: dict[str, Hold] = {}
+        for e in events:
+            if e.what is What.GRANTED:
+                held[e.claim] = Hold(
+                    claim=e.claim, worker=e.worker, epoch=e.epoch, org=e.org, request=e.request, begun=e.t, ended=last
+                )  # fmt: skip
+            elif e.claim in held:
+                _learn(held[e.claim], e)
+        found += held.values()
+    return found
+
+
+def _learn(hold: Hold, e: Event) -> None:
+    if e.what is What.USED:
+        hold.uses += 1
+    elif e.what is What.TURNED_AWAY:
+        hold.turned_away.append(e.about)
+    elif e.what is What.LOST:
+        hold.lost, hold.ended = e.about, min(hold.ended, e.t)
+    elif e.what is What.RELEASING:
+        hold.releasing, hold.ended = True, min(hold.ended, e.t)
+    elif e.what is What.RELEASED:
+        hold.released = e.about

@@ -1,0 +1,115 @@
+"""Every external call of every verb and pass: refused, answered into the void, denied, or the last thing that its process does. Each time the
+pool comes back to order by itself within a bounded number of passes, and nobody who holds a worker loses it.
+
+`make proof` tries all of them and prints the table of scripts, calls and cases; without it a part of each script's is tried."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from pool.deps import Broker, WorkerApi
+from pool.drivers.port import Driver
+from pool.locks import Locks
+from pool.passes import PASSES
+from pool.store import Store
+from tasks.options import ROUTES
+from tests.support.crash_points import HEADING, Tried, a_life, beginning, crash_points
+from tests.support.failing import CASES, NO_CALLS, Plan, failing
+from tests.support.postgres_server import empty
+from tests.support.scripts import SCRIPTS, warm
+from tests.support.snapshots import memory_store
+
+LONG = bool(os.environ.get("WARMPOOL_TEST_LONG"))
+SQLITE_EVERY, POSTGRES_EVERY = (1, 7) if LONG else (29, 199)
+
+_table: list[Tried] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _printed() -> Iterator[None]:
+    """The table, when all scripts have run."""
+    yield
+    print(f"\n{HEADING}")
+    for tried in _table:
+        print(tried.row())
+    calls, cases = sum(len(t.calls) for t in _table), sum(t.cases for t in _table)
+    print(f"{calls} crash points, {cases} cases, {sum(len(t.failures) for t in _table)} failures")
+
+
+pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.timeout(1800 if LONG else 300)]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_crash_point_converges(name: str) -> None:
+    store = memory_store()
+    try:
+        tried = crash_points(SCRIPTS[name], beginning(SCRIPTS[name], store), every=SQLITE_EVERY)
+    finally:
+        store.close()
+    _table.append(tried)
+    assert not tried.failures, "\n".join(tried.failures)
+    assert tried.calls
+
+
+def test_crash_points_converge_on_postgres(one_postgres: Store) -> None:
+    """A part of them: the verbs are the same, and the SQL has a contract suite of its own."""
+    failures = []
+    for script in SCRIPTS.values():
+        empty(one_postgres)
+        begin = beginning(script, one_postgres)
+        tried = crash_points(script, begin, every=POSTGRES_EVERY)
+        tried.script = f"{script.name[:29]}, on Postgres"
+        _table.append(tried)
+        failures += tried.failures
+    assert not failures, "\n".join(failures)
+
+
+def test_every_call_that_the_pool_can_make_has_its_cases() -> None:
+    """A new method of a port can not be forgotten: it is a call with cases, or it is said to be none."""
+    ports = {"store": Store, "driver": Driver, "broker": Broker, "worker": WorkerApi, "locks": Locks}
+    methods = {
+        f"{port}.{name}"
+        for port, kind in ports.items()
+        for name, _ in inspect.getmembers(kind, inspect.isfunction)
+        if not name.startswith("_")
+    }
+    # A lock is taken and given back in one statement of the port; what is asked of a store is a call by itself on Postgres.
+    assert methods - {"locks.taken", "store.ask"} == (CASES.keys() | NO_CALLS) - {
+        "locks.take",
+        "locks.release",
+        "store.call",
+    }
+
+
+def test_every_pass_and_every_task_has_a_script() -> None:
+    covered = {task for script in SCRIPTS.values() for task in script.covers}
+    assert {f"pool.{name}" for name in PASSES} | ROUTES.keys() == covered
+
+
+def test_a_call_of_an_unknown_kind_is_an_error() -> None:
+    store = memory_store()
+    life = a_life(store)
+    life.world.deps = failing(life.world.deps, Plan())
+    with pytest.raises(AssertionError, match=r"nobody has said how driver\.drain_events can fail"):
+        life.world.deps.driver.drain_events()  # type: ignore[attr-defined]
+    store.close()
+
+
+def test_what_is_left_behind_is_seen() -> None:
+    """The end that all cases are held to can be missed: each of these is."""
+    store = memory_store()
+    life = a_life(store)
+    warm(life)
+    life.round(4)
+    assert life.unsettled() == []
+    life.world.driver.secrets["w-left"] = "s"
+    life.world.warm(1)
+    life.world.driver.take_away(next(iter(life.world.driver.pods)))
+    left = " ".join(life.unsettled())
+    store.close()
+    for word in ("companions of w-left", "its pod is None", "3 of 2 default are warm"):
+        assert word in left

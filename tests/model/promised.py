@@ -1,0 +1,101 @@
+"""The oracle: what callers were promised, written from the promises and kept beside the real pool. It knows only what was asked, what was
+answered, what happened to pods and how time passed; it shares no code with the pool. Every answer and every end of a claim has to be one that it allows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+LANE_GAP_S = 10.0
+
+
+@dataclass
+class Hold:
+    """A claim that somebody was told he has."""
+
+    claim_id: str
+    worker_id: str
+    org: str
+    epoch: int
+    lease_s: int
+    lease_until: datetime
+    released: bool = False
+    over: bool = False
+
+
+@dataclass
+class Promised:
+    """All that was promised so far."""
+
+    holds: dict[str, Hold] = field(default_factory=dict)
+    asked: dict[tuple[str, str], tuple[Any, ...]] = field(default_factory=dict)
+    claim_of: dict[tuple[str, str], str] = field(default_factory=dict)
+    given_up: set[tuple[str, str]] = field(default_factory=set)
+    org_of: dict[str, str] = field(default_factory=dict)
+    epoch_of: dict[str, int] = field(default_factory=dict)
+    dead_pods: set[str] = field(default_factory=set)
+    # When each canary came through: not before, not after.
+    canaries: list[tuple[datetime, datetime]] = field(default_factory=list)
+    most_claims: dict[str, int] = field(default_factory=dict)
+
+    def granted(self, key: tuple[str, str], answer: dict[str, Any], lease_s: int) -> None:
+        """A grant was told for this request (promises 1 to 4, 30)."""
+        claim, worker, org, epoch = answer["claim_id"], answer["worker_id"], key[0], answer["epoch"]
+        until = datetime.fromisoformat(answer["lease_expires_at"])
+        known = self.claim_of.setdefault(key, claim)
+        assert known == claim, f"request {key} was granted twice: {known} and {claim}"
+        if claim in self.holds:
+            assert not self.holds[claim].over, f"{claim} was told as granted after it had ended"
+            return
+        others = [h for h in self.holds.values() if h.worker_id == worker and not h.over and not h.released]
+        assert not others, f"{worker} was given to {org} while {others[0].org} holds it"
+        assert self.org_of.setdefault(worker, org) == org, (
+            f"{worker} served {self.org_of[worker]} and now {org}"
+        )
+        assert epoch > self.epoch_of.get(worker, 0), f"{worker} was given at epoch {epoch} again"
+        self.epoch_of[worker] = epoch
+        self.holds[claim] = Hold(claim, worker, org, epoch, lease_s, until)
+
+    def refused(self, key: tuple[str, str], answer: dict[str, Any]) -> None:
+        """A refusal was told: a request that holds a worker is never refused, unless its claim is over."""
+        claim = self.claim_of.get(key)
+        if claim is not None and answer["reason"] not in {"invalid", "paused"}:
+            assert answer["reason"] == "request_spent", f"{key} was granted before and now {answer}"
+            hold = self.holds.get(claim)
+            assert hold is None or hold.over or hold.released, f"{claim} lives and its request is spent"
+
+    def ended(self, claim_id: str, why: str, at: datetime) -> None:
+        """The pool has ended a claim that somebody was told he has: was it allowed to (promises 3, 8, 9, 16)?"""
+        hold = self.holds[claim_id]
+        hold.over = True
+        if why in {"released", "tainted", "abandoned"}:
+            assert hold.released, f"{claim_id} was ended as {why}, and nobody gave it back"
+        elif why == "worker_lost":
+            assert hold.worker_id in self.dead_pods, f"{claim_id} was ended as lost, and its pod is well"
+        elif why == "expired":
+            self._may_expire(hold, at)
+        else:
+            raise AssertionError(f"{claim_id} was ended because of {why!r} after it had been granted")
+
+    def _may_expire(self, hold: Hold, at: datetime) -> None:
+        assert at > hold.lease_until, f"{hold.claim_id} was ended at {at}, before its lease was over"
+        began = at - timedelta(seconds=hold.lease_s)
+        before = [c for c in self.canaries if c[1] <= began]
+        within = [c for c in self.canaries if c[1] > began and c[0] <= at]
+        moments = [*before[-1:], *within, (at, at)]
+        gaps = [(b[0] - a[1]).total_seconds() for a, b in pairwise(moments)]
+        assert len(moments) > 1, f"{hold.claim_id} expired though no canary ever came through"
+        assert max(gaps) <= LANE_GAP_S, f"{hold.claim_id} expired though nobody could renew for {max(gaps)} s"
+
+    def cap_changed(self, org: str, cap: int, live: int) -> None:
+        """Who holds more than a new cap keeps it; nobody gets more."""
+        self.most_claims[org] = max(cap, live) if cap else 10**9
+
+    def counted(self, org: str, live: int, cap: int) -> None:
+        """So many claims of this org live now (promise 29)."""
+        most = self.most_claims.get(org, 10**9)
+        assert live <= most, f"{org} holds {live} workers, {most} are allowed"
+        if cap:
+            self.most_claims[org] = max(cap, min(most, live))

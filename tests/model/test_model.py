@@ -1,0 +1,58 @@
+"""The model on both databases. `WARMPOOL_MODEL` chooses how long: `dev` (50 examples), `ci` (300, the same ones each time), `nightly` (20,000)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from pool.store import Store
+from tests.model.machine import STEPS, PoolMachine
+from tests.support.postgres_server import empty
+from tests.support.snapshots import keep, memory_store
+from tests.support.world import World
+
+EXAMPLES = {"tiny": 12, "dev": 50, "ci": 300, "nightly": 20_000}
+KIND = os.environ.get("WARMPOOL_MODEL", "dev")
+pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.timeout(86_400 if KIND == "nightly" else 1800)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _printed() -> Iterator[None]:
+    yield
+    print(f"\nmodel, {KIND}: {STEPS['examples']} examples, {STEPS['steps']} steps, no promise broken")
+
+
+def test_every_promise_holds_whatever_happens() -> None:
+    store = memory_store()
+    try:
+        run_state_machine_as_test(machine_on(store), settings=profile(EXAMPLES[KIND]))
+    finally:
+        store.close()
+
+
+def test_every_promise_holds_whatever_happens_on_postgres(one_postgres: Store) -> None:
+    """A tenth of the examples: the same rules on the database that pools run on."""
+    empty(one_postgres)
+    run_state_machine_as_test(machine_on(one_postgres), settings=profile(EXAMPLES[KIND] // 10))
+
+
+def machine_on(store: Store) -> type[PoolMachine]:
+    """The machine, each of whose examples begins with this database empty."""
+    fresh = World(store)
+    return type("Machine", (PoolMachine,), {"world": fresh, "empty": keep(fresh)})
+
+
+def profile(examples: int, *, shrinks: bool = True) -> settings:
+    return settings(
+        max_examples=examples,
+        stateful_step_count=20,
+        derandomize=KIND != "nightly",
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate, Phase.shrink] if shrinks else [Phase.generate],
+    )

@@ -1,0 +1,57 @@
+"""The board, served in this process on a port of its own, for tests that look at it with a browser or over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from typing import Self
+
+import uvicorn
+
+from pool.board.rendering import Links
+from pool.board.serving import Where, build
+from pool.clock import SystemClock
+from tests.support.waiting import eventually
+from tests.support.world import World
+
+PASSWORD = "open sesame"
+
+
+class BoardServer:
+    """with BoardServer(world) as board: …; `feed` counts what was read."""
+
+    def __init__(self, world: World, *, password: str = PASSWORD, **where: object) -> None:
+        self._socket = socket.socket()
+        self._socket.bind(("127.0.0.1", 0))
+        self.port = int(self._socket.getsockname()[1])
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.app = build(
+            world.store,
+            world.deps.settings,
+            where=Where(port=self.port, password=password, **where),  # type: ignore[arg-type]
+            links=Links(flower_url="http://127.0.0.1:5555", pod_url="https://console.test/pods/{pod}"),
+            clock=SystemClock(),
+            deps=lambda: world.deps,
+        )
+        self.feed = self.app.state.board.feed
+        config = uvicorn.Config(
+            self.app, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=1
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        eventually(lambda: self._server.started or not self._thread.is_alive(), within_s=30)
+        assert self._server.started
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        self._thread.join(30)
+        self._socket.close()
+        assert not self._thread.is_alive()
+
+    def _run(self) -> None:
+        asyncio.run(self._server.serve(sockets=[self._socket]))

@@ -1,0 +1,105 @@
+"""Every crash point of a script: run it once to count its calls, then once per call and fault, and each time life goes on without faults until
+nothing is left to be done."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from pool.errors import Refused, Transient
+from pool.passes.running import Interrupted
+from pool.store import Store
+from tests.support.convergence import KeptLocks, Life, WillingWorkers
+from tests.support.failing import CASES, Crash, Fault, Plan, failing
+from tests.support.scripts import Script
+from tests.support.snapshots import keep, restore
+from tests.support.world import World
+
+
+@dataclass
+class Tried:
+    """What became of one script."""
+
+    script: str
+    calls: list[str]
+    cases: int = 0
+    most_rounds: int = 0
+    longest_s: int = 0
+    failures: list[str] = field(default_factory=list)
+
+    def row(self) -> str:
+        return f"{self.script:<42} {len(self.calls):>5} {self.cases:>6} {self.most_rounds:>7} {self.longest_s:>6}"
+
+
+HEADING = f"{'script':<42} {'calls':>5} {'cases':>6} {'rounds':>7} {'s':>6}"
+Begin = Callable[[], Life]
+
+
+def a_life(store: Store) -> Life:
+    """A world of its own for one script."""
+    world = World(store)
+    world.deps = replace(world.deps, locks=KeptLocks(), worker_api=WillingWorkers())
+    world.configure(surplus_ttl_s=15)  # a burst shrinks back within a few rounds
+    return Life(world)
+
+
+def beginning(script: Script, store: Store) -> Begin:
+    """The script's moment, come back to each time."""
+    life = a_life(store)
+    script.prepare(life)
+    kept, deps, refusals = keep(life.world), life.world.deps, life.world.deps.worker_api.refusals  # type: ignore[attr-defined]
+    holders, callers = dict(life.holders), dict(life.callers)
+
+    def begin() -> Life:
+        restore(life.world, kept)
+        life.world.deps = replace(deps, locks=KeptLocks(), worker_api=WillingWorkers(refusals=refusals))
+        return Life(life.world, dict(holders), dict(callers))
+
+    return begin
+
+
+def crash_points(script: Script, begin: Begin, *, every: int = 1) -> Tried:
+    """All of them, or every n-th: then from a different one on for each script."""
+    tried = Tried(script=script.name, calls=_run(script, begin(), Plan()))
+    for number, fault in list(cases(tried.calls))[len(script.name) % every :: every]:
+        life, plan = begin(), Plan(faults={number: fault})
+        tried.cases += 1
+        try:
+            _run(script, life, plan)
+            life.world.check()
+            rounds, seconds = life.converge()
+            _acknowledged(life)
+        except AssertionError as exc:
+            tried.failures.append(f"{script.name}, call {number} ({tried.calls[number]}) {fault}: {exc}")
+            continue
+        tried.most_rounds, tried.longest_s = max(tried.most_rounds, rounds), max(tried.longest_s, seconds)
+    return tried
+
+
+def cases(calls: list[str]) -> Iterator[tuple[int, Fault]]:
+    """Every call with every way in which it can fail."""
+    for number, name in enumerate(calls):
+        for fault in CASES[name]:
+            yield number, fault
+
+
+def _run(script: Script, life: Life, plan: Plan) -> list[str]:
+    """The script under this plan; then the faults are off, and the locks of the dead have expired."""
+    sound = life.world.deps
+    life.world.deps = failing(sound, plan)
+    # What the caller or Celery sees of a failure: the verb is over.
+    with contextlib.suppress(Crash, Transient, Refused, Interrupted):
+        script.act(life)
+    # The script may have changed the settings, never the ports.
+    now = life.world.deps
+    life.world.deps = replace(sound, settings=now.settings, started_at=now.started_at)
+    life.world.deps.locks.expire()  # type: ignore[attr-defined]
+    return plan.calls
+
+
+def _acknowledged(life: Life) -> None:
+    """Who was told that his release is done need not wait for a lease."""
+    ended = {c.id: c.ended_why for c in life.world.rows("claims")}
+    for claim in life.released:
+        assert ended.get(claim, "released") not in {"expired", None}, f"the release of {claim} was forgotten"

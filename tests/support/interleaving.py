@@ -1,0 +1,213 @@
+"""Two verbs at once, in every order of their steps. Each runs in a thread of its own, and exactly one of the threads moves at any time: a
+verb stops before each of its steps until it is told to go on. A step that waits for a lock of the other is seen to wait, and counted.
+
+The orders are found by trying: run with one sequence of choices, then take the last choice that could have been another. `preemptions`
+bounds how often a verb is stopped although it could have gone on; None is no bound."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import event, text
+
+from pool.deps import Deps
+from pool.store import Store, Tx
+
+Verb = Callable[[Deps], object]
+
+
+class Grain(StrEnum):
+    """What a step is."""
+
+    TRANSACTION = "transaction"
+    STATEMENT = "statement"
+
+
+class Actor:
+    """One verb in its thread."""
+
+    def __init__(self, verb: Verb, deps: Deps, grain: Grain) -> None:
+        store: Any = SteppingStore(deps.store, self, grain)
+        self._verb, self._deps = verb, replace(deps, store=store)
+        self._deps.__dict__["driver"] = deps.driver
+        self._go = threading.Semaphore(0)
+        self.stopped = threading.Event()
+        self.done = False
+        self.backend_pid = 0
+        self.result: object = None
+        self.error: BaseException | None = None
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def go(self) -> None:
+        """Make the next step."""
+        self.stopped.clear()
+        self._go.release()
+
+    def pause(self) -> None:
+        """Called in the actor's own thread before each step."""
+        self.stopped.set()
+        if not self._go.acquire(timeout=60):
+            raise TimeoutError("nobody told the verb to go on")
+
+    def _run(self) -> None:
+        try:
+            self.pause()
+            self.result = self._verb(self._deps)
+        except BaseException as exc:  # noqa: BLE001 - whoever runs the actors asks for it
+            self.error = exc
+        self.done = True
+        self.stopped.set()
+
+
+class SteppingStore:
+    """A store whose verb stops before each transaction, and on Postgres before each statement and each commit."""
+
+    def __init__(self, store: Store, actor: Actor, grain: Grain) -> None:
+        self._store, self._actor, self._grain = store, actor, grain
+        self.is_postgres = store.is_postgres
+
+    @contextmanager
+    def write(self) -> Iterator[Tx]:
+        if self._grain is Grain.TRANSACTION:
+            self._actor.pause()
+            with self._store.write() as tx:
+                yield tx
+            return
+        with self._store.write() as tx, self._stepping(tx):
+            yield tx
+            self._actor.pause()
+
+    ask = Store.ask
+
+    @contextmanager
+    def read(self) -> Iterator[Tx]:
+        if self._grain is Grain.TRANSACTION:
+            self._actor.pause()
+            with self._store.read() as tx:
+                yield tx
+            return
+        with self._store.read() as tx, self._stepping(tx):
+            yield tx
+
+    @contextmanager
+    def _stepping(self, tx: Tx) -> Iterator[None]:
+        self._actor.backend_pid = tx.connection.driver_connection.info.backend_pid  # type: ignore[union-attr]
+
+        def before(*_: object) -> None:
+            self._actor.pause()
+
+        event.listen(tx, "before_cursor_execute", before)
+        try:
+            yield
+        finally:
+            event.remove(tx, "before_cursor_execute", before)
+
+
+@dataclass
+class Order:
+    """One order that was tried: who made each step, what else could have been chosen, and how it ended."""
+
+    steps: list[int] = field(default_factory=list)
+    options: list[list[int]] = field(default_factory=list)
+    waits: int = 0
+    results: tuple[object, ...] = ()
+    errors: tuple[BaseException | None, ...] = ()
+
+    def told(self) -> str:
+        return "".join("AB"[s] for s in self.steps)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How often a verb is stopped at most, and at which steps."""
+
+    preemptions: int | None
+    every: int
+
+
+def orders(
+    verbs: tuple[Verb, Verb],
+    begin: Callable[[], Deps],
+    *,
+    grain: Grain,
+    preemptions: int | None = None,
+    every: int = 1,
+) -> Iterator[Order]:
+    """Every order within the bound; with `every` verbs are stopped only at every n-th step. `begin` puts the world back before each."""
+    prefix: list[int] | None = []
+    while prefix is not None:
+        order = _run(verbs, begin(), grain, prefix, Bound(preemptions, every))
+        prefix = _next(order)
+        yield order
+
+
+def _next(order: Order) -> list[int] | None:
+    """The choices up to the last that could have been another, and that other."""
+    for at in reversed(range(len(order.steps))):
+        others = order.options[at]
+        later = others[others.index(order.steps[at]) + 1 :]
+        if later:
+            return [*order.steps[:at], later[0]]
+    return None
+
+
+def _run(verbs: tuple[Verb, Verb], deps: Deps, grain: Grain, prefix: list[int], bound: Bound) -> Order:
+    order, actors = Order(), []
+    for verb in verbs:
+        actors.append(Actor(verb, deps, grain))
+        actors[-1].stopped.wait(60)
+    last, left = -1, bound.preemptions
+    waiting: set[int] = set()
+    while not all(a.done for a in actors):
+        _see_who_goes_on(actors, waiting, deps.store)
+        able = [n for n, a in enumerate(actors) if not a.done and n not in waiting]
+        if not able:
+            continue  # the last one has just stopped waiting, or the database ends a deadlock
+        at = len(order.steps)
+        options = _allowed(able, last, left if at % bound.every == 0 else 0)
+        chosen = prefix[at] if at < len(prefix) else options[0]
+        if left is not None and last in able and chosen != last:
+            left -= 1
+        order.steps.append(chosen)
+        order.options.append(options)
+        last = chosen
+        actors[chosen].go()
+        if _waits(actors[chosen], deps.store):
+            waiting.add(chosen)
+            order.waits += 1
+    order.results = tuple(a.result for a in actors)
+    order.errors = tuple(a.error for a in actors)
+    return order
+
+
+def _allowed(able: list[int], last: int, left: int | None) -> list[int]:
+    """Who may go next: the one that went last comes first, and is the only one if no stop is left."""
+    if last not in able:
+        return able
+    others = [n for n in able if n != last]
+    return [last] if left == 0 else [last, *others]
+
+
+def _waits(actor: Actor, store: Store) -> bool:
+    """Whether the step that was just begun waits for a lock; False once it has been made."""
+    while not actor.stopped.wait(0.004):
+        if store.is_postgres and _is_blocked(actor, store):
+            return True
+    return False
+
+
+def _see_who_goes_on(actors: list[Actor], waiting: set[int], store: Store) -> None:
+    for n in list(waiting):
+        if not _waits(actors[n], store):
+            waiting.discard(n)
+
+
+def _is_blocked(actor: Actor, store: Store) -> bool:
+    statement = text("SELECT cardinality(pg_blocking_pids(:pid)) > 0")
+    with store.read() as tx:
+        return bool(tx.execute(statement, {"pid": actor.backend_pid}).scalar_one())

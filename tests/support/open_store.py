@@ -1,0 +1,26 @@
+"""A store all of whose transactions are one that the test holds open, so that a verb stops just before its commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pool.store import Tx
+
+
+class OpenStore:
+    """On Postgres."""
+
+    is_postgres = True
+
+    def __init__(self, tx: Tx) -> None:
+        self._tx = tx
+
+    @contextmanager
+    def write(self) -> Iterator[Tx]:
+        yield self._tx
+
+    read = write
+
+    def ask(self, statement: str, argument: str) -> str:
+        return str(self._tx.exec_driver_sql(statement, (argument,)).scalar_one())
