@@ -10,9 +10,13 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 TESTS ?= tests
 # Most tests wait for processes; three files at a time keep two cores busy. JOBS=0 runs them one by one.
 JOBS ?= 3
+MINUTES ?= 10
+DATABASE ?= postgres
+# Each has a cluster of its own.
+KUBE_JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help venv up test lint format bench race chaos test-kube lock clean
+.PHONY: help venv up test lint format bench race chaos soak drill proof test-kube lock clean
 .DELETE_ON_ERROR:
 
 help: ## print this
@@ -35,7 +39,7 @@ up: $(STAMP) ## start everything on this machine: broker, database, workers
 	@$(BIN)/warmpool up
 
 test: $(STAMP) ## run the tests that need nothing but this machine (TESTS=tests/unit for a part)
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(TESTS) --ignore=tests/kube
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(TESTS) --ignore=tests/kube
 
 lint: $(STAMP) ## check style, types and the layers
 	@echo "make: ruff" && $(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet .
@@ -51,15 +55,26 @@ bench: $(STAMP) ## measure, each number against a limit of the same run
 race: $(STAMP) ## 10,000 acquires from 16 client processes; fails if a worker is ever held twice
 	@$(BIN)/python -m bench.race
 
-chaos: $(STAMP) ## the long fault runs: 200 lock losses, an outage of two minutes (about half an hour)
-	@WARMPOOL_TEST_LONG=1 $(BIN)/python -m pytest -s tests/faults/test_lock_losses.py tests/faults/test_outages.py
+chaos: $(STAMP) ## seeded faults on the real system (SEED=1 MINUTES=10); without SEED also 200 lock losses and a long outage
+	@$(BIN)/python -m tests.chaos --seed $(or $(SEED),1) --minutes $(MINUTES) --database $(DATABASE)
+	$(if $(SEED),,@WARMPOOL_TEST_LONG=1 $(BIN)/python -m pytest -s tests/faults/test_lock_losses.py tests/faults/test_outages.py)
+
+soak: $(STAMP) ## steady load for half an hour; memory, connections and tables must stay flat
+	@$(BIN)/python -m tests.soak
+
+drill: $(STAMP) ## break a running pool in several ways and see the alert of each fire (needs Debian's prometheus; about five minutes)
+	@WARMPOOL_TEST_LONG=1 $(BIN)/python -m pytest -s -p no:logging tests/faults/test_drill.py
+
+proof: $(STAMP) ## every crash point, the pairs of verbs in all orders, the model (300 examples); prints what was tried
+	@WARMPOOL_TEST_LONG=1 WARMPOOL_MODEL=$(or $(MODEL),ci) $(BIN)/python -m pytest -s tests/faults/test_crash_points.py tests/faults/test_pairs.py tests/model
 
 test-kube: $(STAMP) ## run the tests against a real Kubernetes API server
-	@$(BIN)/python -m pytest tests/kube
+	@$(BIN)/python -m tests.support.kube_binaries >/dev/null
+	@$(BIN)/python -m pytest -n $(KUBE_JOBS) --dist loadfile tests/kube
 
 lock: ## choose the newest packages that fit pyproject.toml (needs uv)
 	@command -v $(UV) >/dev/null || { echo "make: no uv: install it, or set UV" >&2; exit 1; }
-	@$(UV) pip compile --quiet pyproject.toml --extra embedded --extra kubernetes --group dev --universal --generate-hashes \
+	@$(UV) pip compile --quiet pyproject.toml --extra embedded --extra kubernetes --extra plots --group dev --universal --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --upgrade --custom-compile-command "make lock" -o requirements.lock
 
 clean: ## remove what can be made again; data directories stay

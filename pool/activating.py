@@ -14,7 +14,7 @@ from pool.after import After
 from pool.deps import Deps
 from pool.errors import PoolError, Refused, Transient
 from pool.holding import Confirmed
-from pool.records import Held, Seen
+from pool.records import Claim, Held, Seen
 from pool.settings import Profile
 from pool.states import ClaimEnd, Outcome, State
 from pool.store import Tx, claims, lock_profile_shared, orgs, workers
@@ -50,13 +50,37 @@ def activate(deps: Deps, held: Held) -> Outcome:
     return Outcome.FENCED if confirmed is Confirmed.FENCED else Outcome.MOVED
 
 
-def fail(deps: Deps, held: Held, cause: str, *, why: ClaimEnd = ClaimEnd.ACTIVATION_FAILED) -> Outcome:
+def give_up(deps: Deps, held: Held, *, silent_for_s: int) -> Outcome:
+    """Fail an activation that has fallen silent. Whoever has taken it up again meanwhile, or has finished it, keeps it."""
+    after = After()
+    with deps.store.write() as tx:
+        worker = workers.get_for_update(tx, held.worker_id)
+        claim = claims.get(tx, held.claim_id)
+        if worker is None or claim is None or claim.lease_expires_at is not None:
+            return Outcome.FENCED
+        if not workers.is_silent(tx, worker.id, for_s=silent_for_s):
+            return Outcome.FENCED
+        cause = f"no sign of life for {silent_for_s} s while {worker.state}"
+        ended = _fail(tx, deps, after, held, cause)
+    return _failed(deps, after, held, ended, cause)
+
+
+def fail(deps: Deps, held: Held, cause: str) -> Outcome:
     """The worker leaves; its request gets another one or is refused."""
     after = After()
     with deps.store.write() as tx:
-        ended = holding.end(tx, deps, after, held.claim_id, why, detail=cause)
-        if ended is not None:
-            matching.rebind(tx, deps, after, ended.request_pk, cause=cause)
+        ended = _fail(tx, deps, after, held, cause)
+    return _failed(deps, after, held, ended, cause)
+
+
+def _fail(tx: Tx, deps: Deps, after: After, held: Held, cause: str) -> Claim | None:
+    ended = holding.end(tx, deps, after, held.claim_id, ClaimEnd.ACTIVATION_FAILED, detail=cause)
+    if ended is not None:
+        matching.rebind(tx, deps, after, ended, cause=cause)
+    return ended
+
+
+def _failed(deps: Deps, after: After, held: Held, ended: Claim | None, cause: str) -> Outcome:
     if ended is None:
         return Outcome.FENCED
     deps.metrics.activation_failures.labels(ended.profile).inc()

@@ -48,6 +48,9 @@ def deliver(deps: Deps, pks: Sequence[RequestPk]) -> int:
             for to in request.replies:
                 deps.broker.reply(to, answer.as_dict())
             done.append(pk)
+            if request.replied_at is None and request.decided_at is not None:
+                took = request.decided_at - request.created_at
+                deps.metrics.answered(request.profile, answer, took.total_seconds())
         except Transient as exc:
             log.warning("answer_left_to_the_pass", request=pk, cause=str(exc))
     if done:

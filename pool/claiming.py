@@ -6,19 +6,19 @@ from typing import Any
 
 import structlog
 
-from pool import answering, holding, matching
+from pool import answering, batching, holding, matching
 from pool.after import After
+from pool.batching import Asking, Call, Decided
 from pool.contract import Acquire, Cancel, Granted, Pending, RefusedAnswer, Release, Renew, instant
 from pool.deps import Deps
 from pool.errors import BrokenPromise, Transient
 from pool.ids import ClaimId, OrgId, RequestPk
-from pool.records import Held, ReplyTo, Request
+from pool.records import ReplyTo, Request
 from pool.settings import OrgDefaults
 from pool.states import CLAIMED, ClaimEnd, Condition, Reason, RequestState, State
 from pool.store import (
     Tx,
     claims,
-    fastpath,
     lock_org,
     lock_profile,
     lock_profile_shared,
@@ -34,22 +34,30 @@ Answer = Granted | RefusedAnswer | Pending
 
 def acquire(deps: Deps, asked: Acquire, reply: ReplyTo) -> Answer:
     """A worker, a refusal, or a wait that somebody else will end."""
-    profile = deps.profile(asked.profile)
-    if profile is None:
+    decided = _at_once(deps, Asking(asked=asked, reply=reply))
+    return decided if isinstance(decided, Granted | Pending) else acquire_at_length(deps, asked, reply)
+
+
+def acquire_at_length(deps: Deps, asked: Acquire, reply: ReplyTo) -> Answer:
+    """The same for whoever could not be served at once: repeats, waits, caps, refusals."""
+    began = deps.clock.monotonic()
+    answer = _answered(deps, asked, reply)
+    took_s = deps.clock.monotonic() - began
+    deps.metrics.acquire_phase_seconds.labels("claim").observe(took_s)
+    if not isinstance(answer, Pending):
+        deps.metrics.answered(asked.profile, answer, took_s)
+    return answer
+
+
+def _answered(deps: Deps, asked: Acquire, reply: ReplyTo) -> Answer:
+    if deps.profile(asked.profile) is None:
         known = ", ".join(sorted(deps.settings.profiles))
         return RefusedAnswer(
             reason=Reason.UNKNOWN_PROFILE, detail=f"profile {asked.profile!r} is none of: {known}"
         )
     after = After()
-    if deps.store.is_postgres and not deps.settings.pool.protect_before_grant:
-        ids = fastpath.NewIds(pk=deps.ids.request(), claim_id=deps.ids.claim())
-        by = deps.by(f"claimed for {asked.org}")
-        claimed = fastpath.claim(
-            deps.store, asked, reply, ids, activates=bool(profile.activation_path), by=by
-        )
-        if claimed is not None:
-            return _from_fast_path(deps, asked, ids.pk, claimed)
-        after.untaken.add(asked.profile)  # it may have locked one before it gave up
+    if batching.can_serve(deps, Asking(asked=asked, reply=reply)):
+        after.untaken.add(asked.profile)  # the fast path may have locked a worker before it gave up
     with deps.store.write() as tx:
         answer = _acquire(tx, deps, after, asked, reply)
     answering.carry_out(deps, after)
@@ -58,6 +66,12 @@ def acquire(deps: Deps, asked: Acquire, reply: ReplyTo) -> Answer:
 
 def renew(deps: Deps, asked: Renew) -> dict[str, Any]:
     """Extend the leases of all that live; the cause of each end for those that do not."""
+    decided = _at_once(deps, asked)
+    return decided if isinstance(decided, dict) else renew_at_length(deps, asked)
+
+
+def renew_at_length(deps: Deps, asked: Renew) -> dict[str, Any]:
+    """The same, waiting for whoever has one of the claims in hand."""
     with deps.store.write() as tx:
         renewed = claims.renew(tx, asked.claim_ids)
     missing = [c for c in asked.claim_ids if c not in renewed]
@@ -72,7 +86,16 @@ def renew(deps: Deps, asked: Renew) -> dict[str, Any]:
 
 
 def release(deps: Deps, asked: Release) -> dict[str, Any]:
-    """End a claim; repeating it is harmless. If the worker can not be parked or drained now, the wish is kept and reap carries it out."""
+    """End a claim; repeating it is harmless."""
+    try:
+        decided = _at_once(deps, asked)
+    except (Transient, BrokenPromise):
+        decided = None
+    return decided if isinstance(decided, dict) else release_at_length(deps, asked)
+
+
+def release_at_length(deps: Deps, asked: Release) -> dict[str, Any]:
+    """The same, statement by statement. If the worker can not be parked or drained now, the wish is kept and reap carries it out."""
     try:
         return {"outcome": finish_release(deps, asked.claim_id, asked.condition)}
     except (Transient, BrokenPromise) as exc:
@@ -81,6 +104,12 @@ def release(deps: Deps, asked: Release) -> dict[str, Any]:
         with deps.store.write() as tx:
             claims.ask_release(tx, asked.claim_id, asked.condition)
         return {"outcome": "released"}
+
+
+def _at_once(deps: Deps, call: Call) -> Decided:
+    (decided,), after = batching.serve(deps, [call])
+    answering.carry_out(deps, after)
+    return decided
 
 
 def finish_release(deps: Deps, claim_id: ClaimId, condition: Condition) -> str:
@@ -125,19 +154,6 @@ def time_out(deps: Deps, pk: RequestPk) -> bool:
     return True
 
 
-def _from_fast_path(deps: Deps, asked: Acquire, pk: RequestPk, claimed: fastpath.Claimed) -> Answer:
-    after = After()
-    held = Held(worker_id=claimed.worker_id, claim_id=claimed.claim_id, epoch=claimed.epoch)
-    holding.follow(
-        after, held, asked.profile, source=claimed.source, leased=claimed.lease_expires_at is not None
-    )
-    after.send(deps)
-    if claimed.lease_expires_at is None:
-        return Pending(pk=pk, until_s=asked.wait_s)
-    yes = answering.granted(deps, held, claimed.endpoint, claimed.lease_expires_at, claimed.source)
-    return yes.numbered(pk)
-
-
 def _acquire(tx: Tx, deps: Deps, after: After, asked: Acquire, reply: ReplyTo) -> Answer:
     if orgs.pool_row(tx).paused:
         return RefusedAnswer(
@@ -176,6 +192,8 @@ def _evaluate(tx: Tx, deps: Deps, after: After, pk: RequestPk) -> Answer:
     if request.state is RequestState.WAITING and request.wait_s == 0:
         requests.refuse(tx, pk, _why_not(tx, deps, request))
         request = _read(tx, pk)
+    if request.state is RequestState.WAITING:
+        after.waits.append(request.profile)
     if pk in after.answers:
         after.answers.remove(pk)  # the caller is still on the line
     answer = answering.answer_to(tx, deps, request)
@@ -183,9 +201,12 @@ def _evaluate(tx: Tx, deps: Deps, after: After, pk: RequestPk) -> Answer:
 
 
 def _overtakes(tx: Tx, request: Request) -> bool:
-    """Whether taking a warm worker now would pass somebody who waits and could use it. The org's own parked worker is not passing."""
+    """Whether taking a worker now would pass somebody who waits and could use it. To take what is parked for one's own org passes only those
+    of that org; one of them may be waiting still, because the worker was freed after this transaction had looked for him."""
     if not requests.anyone_waiting(tx, request.profile):
         return False
+    if requests.waits_before(tx, request):
+        return True
     return workers.pick_parked(tx, request.org, request.profile) is None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -55,6 +56,8 @@ class Deps:
     settings: Settings
     master_key: bytes
     who: str
+    # When this process was started, by the database's clock: of two configurations the later one rules.
+    started_at: datetime
     make_driver: Callable[[], Driver]
 
     @cached_property

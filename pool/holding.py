@@ -12,7 +12,7 @@ from pool.errors import BrokenPromise
 from pool.ids import ClaimId, ProfileName
 from pool.records import By, Claim, Held, Org, Request, Seen
 from pool.states import ClaimEnd, Condition, Outcome, Reason, Source, State
-from pool.store import Tx, claims, lock_org_shared, orgs, requests, workers
+from pool.store import Tx, claims, lock_org_shared, orgs, requests, rollouts, workers
 from pool.store.workers import Holder, PodFacts
 
 _PARKS = frozenset({ClaimEnd.RELEASED, ClaimEnd.ABANDONED})
@@ -52,6 +52,8 @@ def begin(
         ttl_s=request.ttl_s,
         counted=counted,
     )
+    if request.wait_s > 0:
+        after.took("wait", request.created_at, claim.created_at)
     follow(after, held, claim.profile, source=claim.source, leased=leased)
     return claim
 
@@ -87,6 +89,7 @@ def confirm(tx: Tx, deps: Deps, after: After, held: Held) -> Confirmed:
     claim = claims.start_lease(tx, held.claim_id)
     if claim is None:
         return Confirmed.FENCED
+    after.took("bind", claim.created_at, claim.hot_at)
     if not claim.abandoned and requests.grant(tx, claim.request_pk, claim.id):
         after.answers.append(claim.request_pk)
         after.stamp.append(worker.id)
@@ -124,6 +127,7 @@ def end(
         orgs.give_claim(tx, ended.org)
         after.freed.add(ended.org)
     requests.spend(tx, ended.request_pk, ended.id)
+    after.ended.append(why)
     _send_off(tx, deps, after, worker, ended, deps.by(f"{why}: {detail}" if detail else str(why)))
     return ended
 
@@ -145,6 +149,8 @@ def _send_off(tx: Tx, deps: Deps, after: After, worker: Seen, claim: Claim, by: 
     parks = (
         claim.ended_why in _PARKS and worker.state is State.HOT and worker.leaving_since is None and ttl_s > 0
     )
+    if parks and rollouts.replaces(tx, worker.profile, worker.revision):
+        parks, by = False, deps.by(f"{by.why}; {worker.image} is being replaced")
     if parks and org is not None:
         _must(workers.park(tx, worker, ttl_s, by, counted=orgs.take_park(tx, org)), worker, State.HOT_IDLE)
         after.moved(worker.id, worker.state, State.HOT_IDLE, by)

@@ -8,6 +8,9 @@ import sys
 
 import structlog
 
+# What an outage raises, whoever's exception it is. Its cause is one line; where in the code it was met tells nobody anything.
+OUTAGES = frozenset({"Transient", "OperationalError", "ConnectionError", "TimeoutError"})
+
 
 def set_up(level: int = logging.INFO) -> None:
     """Once per process, by whoever owns it. Commands that people read say only what goes wrong (`logging.WARNING`)."""
@@ -17,8 +20,9 @@ def set_up(level: int = logging.INFO) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     as_json = os.environ.get("WARMPOOL_RUN_LOG") == "json"
-    renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=False)
+    plain = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+    renderers: list[structlog.typing.Processor] = (
+        [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()] if as_json else [plain]
     )
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
@@ -32,8 +36,8 @@ def set_up(level: int = logging.INFO) -> None:
             foreign_pre_chain=shared,
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                structlog.processors.format_exc_info,
-                renderer,
+                outages_in_a_line,
+                *renderers,
             ],
         )
     )
@@ -41,3 +45,12 @@ def set_up(level: int = logging.INFO) -> None:
     # A line for each task and each tick tells nothing that a pass or a move does not tell better.
     for name in ("celery.app.trace", "celery.worker.strategy", "celery.beat", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def outages_in_a_line(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """No stack for what is not a mistake in the code."""
+    found = event.get("exc_info")
+    kind = found[0] if isinstance(found, tuple) else type(found) if isinstance(found, BaseException) else None
+    if kind is not None and any(base.__name__ in OUTAGES for base in kind.__mro__):
+        event.pop("exc_info")
+    return event

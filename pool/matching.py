@@ -7,7 +7,7 @@ from pool.after import After
 from pool.contract import RefusedAnswer
 from pool.deps import Deps
 from pool.holding import begin
-from pool.ids import OrgId, ProfileName, RequestPk
+from pool.ids import OrgId, ProfileName
 from pool.records import Claim, Request, Seen
 from pool.states import Outcome, Reason, RequestState, State
 from pool.store import Tx, lock_profile, lock_profile_shared, orgs, requests, workers
@@ -48,10 +48,18 @@ def serve(tx: Tx, deps: Deps, after: After, request: Request) -> Claim | None:
     return None if worker is None else begin(tx, deps, after, worker, request)
 
 
-def rebind(tx: Tx, deps: Deps, after: After, pk: RequestPk, *, cause: str) -> None:
-    """The worker of a request that was being bound is no more: try another, a bounded number of times, then say so."""
+def rebind(tx: Tx, deps: Deps, after: After, ended: Claim, *, cause: str) -> None:
+    """The worker of a request that was being bound is no more: try another, a bounded number of times, then say so. Nobody is left who would
+    hold another if the claim had been given back meanwhile."""
+    pk = ended.request_pk
     request = requests.get(tx, pk)
     if request is None or request.state is not RequestState.BINDING:
+        return
+    if ended.abandoned:
+        if requests.refuse(
+            tx, pk, RefusedAnswer(reason=Reason.CANCELLED, detail="released before it was hot")
+        ):
+            after.answers.append(pk)
         return
     tries_left = request.attempts + 1 < deps.settings.pool.activation_tries
     if tries_left and requests.wait_again(tx, pk):

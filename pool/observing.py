@@ -14,8 +14,9 @@ from pool.drivers.port import Gone, Phase, Pod, Role
 from pool.errors import Refused, Transient
 from pool.ids import WorkerId
 from pool.records import Seen
+from pool.spawning import Trouble
 from pool.states import CLAIMABLE, CLAIMED, TERMINAL, ClaimEnd, Outcome, State
-from pool.store import Tx, breakers, orgs, workers
+from pool.store import Tx, breakers, now, orgs, workers
 from pool.store.workers import PodFacts
 
 log = structlog.get_logger(__name__)
@@ -57,11 +58,13 @@ def lose(deps: Deps, worker: Seen, why: str) -> Outcome:
             ended = holding.end(tx, deps, after, worker.claim_id, ClaimEnd.WORKER_LOST, detail=why)
             outcome = Outcome.FENCED if ended is None else Outcome.MOVED
             if ended is not None:
-                matching.rebind(tx, deps, after, ended.request_pk, cause=why)
+                matching.rebind(tx, deps, after, ended, cause=why)
         else:
             outcome = _lose_unclaimed(deps, tx, after, worker, why)
         if outcome is Outcome.MOVED and worker.state is State.SPAWNING:
             breakers.failed(tx, worker.profile, why)
+    if outcome is Outcome.MOVED and worker.state is State.SPAWNING:
+        deps.metrics.spawn_failures.labels(worker.profile, str(Trouble.POD_LOST)).inc()
     answering.carry_out(deps, after)
     return outcome
 
@@ -90,7 +93,8 @@ def _changed(deps: Deps, worker: Seen, pod: Pod) -> None:
 
 def _ready(deps: Deps, worker: Seen, pod: Pod) -> None:
     if pod.image != worker.image:
-        spawning.fail(deps, worker, f"its pod runs {pod.image}, not {worker.image}")
+        cause = f"its pod runs {pod.image}, not {worker.image}"
+        spawning.fail(deps, worker, cause, trouble=Trouble.WRONG_IMAGE)
         return
     after = After()
     with deps.store.write() as tx:
@@ -99,6 +103,8 @@ def _ready(deps: Deps, worker: Seen, pod: Pod) -> None:
             return
         matching.offer(tx, deps, after, slot, PodFacts(uid=pod.uid, endpoint=pod.endpoint, node=pod.node))
         breakers.succeeded(tx, slot.profile)
+        took_s = (now(tx) - slot.created_at).total_seconds()
+    deps.metrics.spawn_seconds.labels(slot.profile).observe(took_s)
     answering.carry_out(deps, after)
 
 
@@ -120,7 +126,7 @@ def _ended(deps: Deps, worker: Seen, pod: Pod) -> None:
         retiring.retire(deps, worker.id)
         return
     why = f"its container ended: {pod.trouble or 'no reason given'}"
-    if pod.exit_code is not None:
+    if pod.exit_code is not None and f"exit code {pod.exit_code}" not in why:
         why += f" (exit code {pod.exit_code})"
     if lose(deps, worker, why) is Outcome.MOVED:
         deps.driver.delete(pod.name, pod.uid, grace_s=0)

@@ -116,6 +116,8 @@ class Claim:
     counted: bool
     abandoned: bool
     release_condition: str | None
+    created_at: datetime | None = None
+    hot_at: datetime | None = None
 
     @property
     def held(self) -> Held:

@@ -31,6 +31,12 @@ class PoolSettings:
     surplus_ttl_s: int = _opt(300, "idle above the warm target for so long goes", least=0)
     miss_fresh_s: int = _opt(60, "a miss counts as demand for so long", least=1)
     max_age_s: int = _opt(0, "a worker older than this leaves when unclaimed; 0 = never", least=0)
+    rollout_step_percent: int = _opt(
+        10, "workers of a changed profile replaced at a time, of all it has; at least one", least=1, most=100
+    )
+    rollout_ready_s: int = _opt(
+        10, "a new worker replaces an old one once it has been ready for so long", least=0
+    )
 
     pod_ready_limit_s: int = _opt(60, "longest that a pod may take to be ready", least=1)
     spawn_budget_s: int = _opt(
@@ -60,6 +66,16 @@ class PoolSettings:
     pass_failures_limit: int = _opt(10, "failed runs of one pass in a row that end its process", least=1)
 
     protect_before_grant: bool = _opt(default=False, doc="a grant waits until the pod is stamped as busy")
+    metrics_port: int = _opt(
+        0,
+        "each process serves its metrics there; 0 = not at all; `up` gives each a free one",
+        least=0,
+        most=65_535,
+    )
+    metrics_host: str = _opt("127.0.0.1", "the address it serves them on; 0.0.0.0 in a container")
+    lane: bool = _opt(
+        default=True, doc="acquire workers serve what has gathered together; off: each call is a Celery task"
+    )
     events: bool = _opt(default=True, doc="send Celery task events, so that Flower sees what happens")
     headroom: int = _opt(0, "worker-sized placeholder pods; 0 = none", least=0)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 import structlog
 
 from pool import retiring
@@ -10,6 +12,7 @@ from pool.deps import Deps
 from pool.drivers.port import Pod, PodSpec
 from pool.errors import PoolError
 from pool.ids import WorkerId
+from pool.profiles import revision
 from pool.records import Seen
 from pool.settings import Profile
 from pool.states import Outcome, State
@@ -17,6 +20,16 @@ from pool.store import breakers, workers
 from pool.store.workers import PodFacts
 
 log = structlog.get_logger(__name__)
+
+
+class Trouble(StrEnum):
+    """Why a spawn failed, in one word."""
+
+    CREATE = "create_failed"
+    UNCONFIGURED = "unconfigured"
+    NOT_READY = "not_ready"
+    WRONG_IMAGE = "wrong_image"
+    POD_LOST = "pod_lost"
 
 
 def spawn(deps: Deps, worker_id: WorkerId) -> Outcome:
@@ -29,9 +42,15 @@ def spawn(deps: Deps, worker_id: WorkerId) -> Outcome:
         return Outcome.FENCED
     profile = deps.profile(slot.profile)
     if profile is None:
-        return fail(deps, slot, f"profile {slot.profile} is no longer configured")
+        cause = f"profile {slot.profile} is no longer configured"
+        return fail(deps, slot, cause, trouble=Trouble.UNCONFIGURED)
+    if slot.revision != revision(profile):
+        # Its image is on the row, the rest of its shape is not: a pod made here would be half of one build and half of another.
+        log.warning("slot_of_another_configuration", worker=slot.id, profile=slot.profile)
+        return Outcome.FENCED
     try:
-        pod = deps.driver.create(spec(deps, slot, profile))
+        with deps.metrics.spawns_in_flight.track_inprogress():
+            pod = deps.driver.create(spec(deps, slot, profile))
     except PoolError as exc:
         return fail(deps, slot, str(exc))
     return _confirm(deps, slot, pod)
@@ -54,7 +73,7 @@ def spec(deps: Deps, slot: Seen, profile: Profile) -> PodSpec:
     )
 
 
-def fail(deps: Deps, slot: Seen, cause: str) -> Outcome:
+def fail(deps: Deps, slot: Seen, cause: str, *, trouble: Trouble = Trouble.CREATE) -> Outcome:
     """Free the slot of a spawn that failed, count it against its profile, and let go of a pod that may exist all the same."""
     after = After()
     with deps.store.write() as tx:
@@ -63,7 +82,7 @@ def fail(deps: Deps, slot: Seen, cause: str) -> Outcome:
             breakers.failed(tx, slot.profile, cause)
     if outcome is not Outcome.MOVED:
         return outcome
-    deps.metrics.spawn_failures.labels(slot.profile).inc()
+    deps.metrics.spawn_failures.labels(slot.profile, str(trouble)).inc()
     log.warning("spawn_failed", worker=slot.id, profile=slot.profile, cause=cause)
     retired = retiring.retire(deps, slot.id)
     if retired is Outcome.MOVED:

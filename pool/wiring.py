@@ -48,9 +48,9 @@ def build(settings: Settings, *, broker: Broker, role: str, threads: int = 10) -
     who = f"{role}@{socket.gethostname()}:{os.getpid()}"
     store = open_store(settings, connections=threads + 5)
     migrations.assert_current(store)
-    redis = Redis.from_url(
-        config.broker_url(settings), socket_timeout=_REDIS_TIMEOUT_S, socket_connect_timeout=_REDIS_TIMEOUT_S
-    )
+    redis = open_redis(settings)
+    metrics = Metrics(role=role, driver=settings.pool.driver, profiles=settings.profiles)
+    metrics.spawn_limit.set(settings.pool.fleet_threads if role == "fleet" else 0)
     return Deps(
         store=store,
         broker=broker,
@@ -58,11 +58,12 @@ def build(settings: Settings, *, broker: Broker, role: str, threads: int = 10) -
         worker_api=HttpWorkerApi(),
         clock=clock,
         ids=ids,
-        metrics=Metrics(),
+        metrics=metrics,
         settings=settings,
         master_key=config.master_key(settings),
         who=who,
-        make_driver=lambda: build_driver(settings),
+        started_at=store.now(),
+        make_driver=lambda: build_driver(settings, metrics),
     )
 
 
@@ -73,17 +74,24 @@ def open_store(settings: Settings, *, connections: int = 5) -> Store:
     )
 
 
-def build_driver(settings: Settings) -> Driver:
+def open_redis(settings: Settings) -> Redis:
+    """A client of the broker whose every call is bounded. Connects when it is used."""
+    return Redis.from_url(
+        config.broker_url(settings), socket_timeout=_REDIS_TIMEOUT_S, socket_connect_timeout=_REDIS_TIMEOUT_S
+    )
+
+
+def build_driver(settings: Settings, metrics: Metrics | None = None) -> Driver:
     """What makes pods, by the setting of that name."""
     if settings.pool.driver == "kubernetes":
-        return _kubernetes_driver(settings)
+        return _kubernetes_driver(settings, metrics or Metrics())
     from pool.drivers.local.driver import LocalDriver
 
     root: Path = config.data_dir(settings) / "local"
     return LocalDriver(root, clock=SystemClock(), call_timeout_s=settings.pool.call_timeout_s)
 
 
-def _kubernetes_driver(settings: Settings) -> Driver:
+def _kubernetes_driver(settings: Settings, metrics: Metrics) -> Driver:
     from pool.drivers.kubernetes import access
     from pool.drivers.kubernetes.api import Api
     from pool.drivers.kubernetes.driver import KubernetesDriver
@@ -96,6 +104,7 @@ def _kubernetes_driver(settings: Settings) -> Driver:
         throttle=Throttle(qps=kubernetes.qps, burst=kubernetes.burst, clock=clock),
         clock=clock,
         call_timeout_s=pool.call_timeout_s,
+        called=lambda right, code: metrics.api_calls.labels(right.verb, right.resource, str(code)).inc(),
     )
     return KubernetesDriver(
         api, kubernetes, settings.profiles, clock=clock, call_timeout_s=pool.call_timeout_s

@@ -1,4 +1,4 @@
-"""`python -m tasks worker ROLE | beat | flower PORT`: Celery as the process itself, so that it gets the signals."""
+"""`python -m tasks worker ROLE | beat | flower ADDRESS PORT [look-only]`: Celery as the process itself, so that it gets the signals."""
 
 from __future__ import annotations
 
@@ -22,14 +22,21 @@ def main(arguments: list[str]) -> None:
 
     if what == "worker":
         _prepare(app)
-        _celery(_worker(rest[0], threads=app.threads, events=app.settings.pool.events))
+        _celery(_worker(rest[0], app))
     elif what == "beat":
         logs.set_up()
         from tasks.beating import NamingBeat
 
+        _prepare_beat(app)
+
         NamingBeat(app=app, loglevel="INFO", quiet=True, schedule="").run()
     elif what == "flower":
-        app.start(_flower(int(rest[0])))
+        from tasks import flowering
+
+        if "look-only" in rest:
+            app.control_cls = "tasks.looking:LookingControl"
+        flowering.prepare(app)
+        app.start(flowering.arguments(rest[0], int(rest[1])))
     else:
         sys.exit(f"unknown component {what!r}")
 
@@ -38,8 +45,16 @@ def _prepare(app: WarmpoolApp) -> None:
     """A worker that could not do its work does not start. Left to a signal handler, Celery would log the error and go on."""
     try:
         app.deps  # noqa: B018 - made here
+        app.serve_metrics(app.deps.metrics)
     except PoolError as exc:
         sys.exit("\n".join(f"warmpool: {line}" for line in str(exc).splitlines()))
+
+
+def _prepare_beat(app: WarmpoolApp) -> None:
+    try:
+        app.serve_metrics(app.beat_metrics)
+    except PoolError as exc:
+        sys.exit(f"warmpool: {exc}")
 
 
 def _celery(arguments: list[str]) -> None:
@@ -49,14 +64,13 @@ def _celery(arguments: list[str]) -> None:
     celery.main(args=["--app=tasks.app", *arguments], prog_name="celery")
 
 
-def _worker(role: str, *, threads: int, events: bool) -> list[str]:
-    options = ["-Q", role, "-P", "threads", "-c", str(threads), "-n", f"{role}@%h", "-l", "INFO"]
-    return ["worker", *options, "--without-gossip", "--without-mingle", *(["-E"] if events else [])]
+def _worker(role: str, app: WarmpoolApp) -> list[str]:
+    from tasks.options import consumed
 
-
-def _flower(port: int) -> list[str]:
-    limits = ["--max_tasks=10000", "--purge_offline_workers=60", "--persistent=False"]
-    return ["flower", "--address=127.0.0.1", f"--port={port}", *limits]
+    pool = app.settings.pool
+    queues = ",".join(consumed(role, lane=pool.lane))
+    options = ["-Q", queues, "-P", "threads", "-c", str(app.threads), "-n", f"{role}@%h", "-l", "INFO"]
+    return ["worker", *options, "--without-gossip", "--without-mingle", *(["-E"] if pool.events else [])]
 
 
 if __name__ == "__main__":

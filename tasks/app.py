@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import threading
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery import Celery
 
@@ -14,11 +14,15 @@ from pool import config, wiring
 from pool.clock import SystemClock
 from pool.deps import Deps
 from pool.ids import RequestPk
+from pool.metrics import Metrics, serving
 from pool.settings import Settings
 from pool.store import requests
 from tasks.background import Gathering, Timers
 from tasks.broker import CeleryBroker
 from tasks.options import celery_options
+
+if TYPE_CHECKING:
+    from tasks.lane import Lane
 
 _MARKS_WITHIN_S = 0.2
 
@@ -43,16 +47,34 @@ class WarmpoolApp(Celery):
         return threading.Event()
 
     @cached_property
+    def lanes(self) -> list[Lane]:
+        """The lane of this process, if it has one."""
+        return []
+
+    @cached_property
     def timers(self) -> Timers:
         return Timers(SystemClock())
 
     @cached_property
     def pool_broker(self) -> CeleryBroker:
-        return CeleryBroker(self, self.timers)
+        return CeleryBroker(self, self.settings, self.timers)
 
     @cached_property
     def deps(self) -> Deps:
-        return wiring.build(self.settings, broker=self.pool_broker, role=self.role, threads=self.threads)
+        # The lane has threads of its own beside Celery's.
+        threads = self.threads * 2 if self.role == "acquire" else self.threads
+        return wiring.build(self.settings, broker=self.pool_broker, role=self.role, threads=threads)
+
+    @cached_property
+    def beat_metrics(self) -> Metrics:
+        """Beat's own: it opens no database."""
+        return Metrics(role="beat", driver=self.settings.pool.driver)
+
+    def serve_metrics(self, metrics: Metrics) -> None:
+        """Serve this process's metrics, if there is a port for them."""
+        pool = self.settings.pool
+        if pool.metrics_port:
+            serving.serve(serving.rendering(metrics.registry), host=pool.metrics_host, port=pool.metrics_port)
 
     @cached_property
     def delivered(self) -> Gathering:

@@ -3,6 +3,7 @@ may be lost with the process; the passes find it in the table."""
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import queue
 import threading
@@ -17,25 +18,38 @@ from pool.errors import PoolError
 
 log = structlog.get_logger(__name__)
 
+_END = object()
+
 
 class Outbox:
-    """Calls that somebody else need not wait for, made in order by one thread. `close` makes those that are left."""
+    """Things that somebody else need not wait for, dealt with by one thread: all that has gathered, in the order in which it came. `close` deals
+    with what is left."""
 
-    def __init__(self, name: str) -> None:
-        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+    def __init__(self, name: str, deal: Callable[[list[Any]], None]) -> None:
+        self._things: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._deal = deal
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def put(self, call: Callable[[], None]) -> None:
-        self._calls.put(call)
+    def put(self, thing: Any) -> None:
+        self._things.put(thing)
 
     def close(self, timeout_s: float = 10.0) -> None:
-        self._calls.put(None)
+        self._things.put(_END)
         self._thread.join(timeout=timeout_s)
 
     def _run(self) -> None:
-        while (call := self._calls.get()) is not None:
-            call()
+        ended = False
+        while not ended:
+            things = [self._things.get()]
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    things.append(self._things.get_nowait())
+            ended = _END in things
+            try:
+                self._deal([thing for thing in things if thing is not _END])
+            except Exception:  # what they hold may be lost, the thread may not
+                log.exception("outbox_stumbled")
 
 
 @dataclass(order=True)

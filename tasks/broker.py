@@ -1,38 +1,66 @@
-"""`pool.deps.Broker` kept with Celery."""
+"""`pool.deps.Broker` kept with Celery messages. What is sent leaves in the background, all that has gathered in one round trip."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import socket
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from celery import Celery
 from celery.app.task import Context
 from kombu.exceptions import OperationalError
+from redis import Redis
 from redis.exceptions import RedisError
 
+from pool import config
+from pool.client.messages import Message
 from pool.errors import Transient
-from pool.ids import ProfileName
+from pool.ids import ProfileName, new_task_id
 from pool.records import ReplyTo
+from pool.settings import Settings
 from tasks.background import Gathering, Outbox, Timers
+from tasks.events import Told, Watchers
 from tasks.options import ROUTES
 from tasks.replies import Answered
+
+if TYPE_CHECKING:
+    from tasks.letters import Letter
+    from tasks.mailbox import Post
 
 log = structlog.get_logger(__name__)
 
 NUDGES_WITHIN_S = 0.1
+# Few enough that many workers are stamped side by side, enough that a burst is not a message for each of them.
+STAMPS_A_MESSAGE = 8
+_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """A task that is to be sent."""
+
+    task: str
+    arguments: Mapping[str, Any]
 
 
 class CeleryBroker:
     """Sends in the background, replies at once."""
 
-    def __init__(self, app: Celery, timers: Timers) -> None:
+    def __init__(self, app: Celery, settings: Settings, timers: Timers) -> None:
         self._app = app
-        self._outbox = Outbox("outbox")
+        self._outbox = Outbox("outbox", self._deal)
         self._nudges = Gathering(timers, NUDGES_WITHIN_S, self._send_refills)
+        self._redis = Redis.from_url(
+            config.broker_url(settings), socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S
+        )
+        self._watchers = Watchers(app)
+        self._origin = f"pool@{socket.gethostname()}"
 
     def send(self, task: str, **arguments: Any) -> None:
-        self._outbox.put(lambda: self._publish(task, arguments))
+        self._outbox.put(Sending(task, arguments))
 
     def nudge(self, profile: ProfileName) -> None:
         self._nudges.add(profile)
@@ -46,27 +74,66 @@ class CeleryBroker:
             )
         except (RedisError, OperationalError, OSError) as exc:
             raise Transient(f"redis: {exc}") from exc
+        self._tell([Told.succeeded(to.task_id, answered)])
+
+    def tell_served(self, posts: Sequence[Post]) -> None:
+        """Let Flower see what the lane has done."""
         if self._app.conf.worker_send_task_events:
-            self._outbox.put(lambda: self._tell_flower(to.task_id, repr(answered)))
+            self._tell([told for post in posts for told in Told.served(post.taken.letter, post.answer)])
+
+    def tell_failed(self, letter: Letter, exc: Exception) -> None:
+        """Let Flower see what the lane could not do."""
+        self._tell(Told.failed(letter, exc))
 
     def close(self) -> None:
         """Send what is left."""
         self._nudges.flush()
         self._outbox.close()
+        self._watchers.close()
+        self._redis.close()
+
+    def _tell(self, told: Iterable[Told]) -> None:
+        if self._app.conf.worker_send_task_events:
+            for each in told:
+                self._outbox.put(each)
 
     def _send_refills(self, profiles: list[Any]) -> None:
         for profile in profiles:
             self.send("pool.refill", profile=profile)
 
-    def _publish(self, task: str, arguments: dict[str, Any]) -> None:
-        try:
-            self._app.send_task(task, kwargs=arguments, queue=ROUTES[task], ignore_result=True, retry=False)
-        except (RedisError, OperationalError, OSError) as exc:
-            log.warning("task_not_sent", task=task, arguments=arguments, cause=str(exc))
+    def _deal(self, things: list[Any]) -> None:
+        self._publish([thing for thing in things if isinstance(thing, Sending)])
+        self._watchers.tell([thing for thing in things if isinstance(thing, Told)])
 
-    def _tell_flower(self, task_id: str, result: str) -> None:
+    def _publish(self, sendings: Sequence[Sending]) -> None:
+        queues: dict[str, list[str]] = defaultdict(list)
+        for sending in together(sendings):
+            queue, task_id = ROUTES[sending.task], new_task_id()
+            message = Message(
+                task=sending.task,
+                kwargs=sending.arguments,
+                task_id=task_id,
+                origin=self._origin,
+                queue=queue,
+            )
+            queues[queue].append(message.encoded(task_id))
+        if not queues:
+            return
         try:
-            with self._app.events.default_dispatcher() as dispatcher:
-                dispatcher.send("task-succeeded", uuid=task_id, result=result, runtime=0.0)
-        except (RedisError, OperationalError, OSError) as exc:
-            log.warning("event_not_sent", task_id=task_id, cause=str(exc))
+            with self._redis.pipeline(transaction=False) as pipe:
+                for queue, messages in queues.items():
+                    pipe.lpush(queue, *messages)
+                pipe.execute()
+        except (RedisError, OSError) as exc:
+            log.warning("tasks_not_sent", tasks=sorted({s.task for s in sendings}), cause=str(exc))
+
+
+def together(sendings: Iterable[Sending]) -> list[Sending]:
+    """Stamps of several workers in one message, each worker once: a stamp says what the row says when it is made."""
+    others = [s for s in sendings if s.task != "pool.stamp"]
+    workers = list(dict.fromkeys(s.arguments["worker_id"] for s in sendings if s.task == "pool.stamp"))
+    some = [workers[i : i + STAMPS_A_MESSAGE] for i in range(0, len(workers), STAMPS_A_MESSAGE)]
+    return others + [
+        Sending("pool.stamp", {"worker_id": first, **({"others": rest} if rest else {})})
+        for first, *rest in some
+    ]

@@ -1,27 +1,24 @@
-"""What services call. Bad input is answered, never raised; an outage is raised once it outlasts a short patience."""
+"""What services call, as ordinary Celery tasks. The lane (`tasks.lane`) carries out most of it before Celery gets to see it; what it leaves,
+and everything where it is switched off, comes here. Bad input is answered, never raised; an outage is raised once it outlasts a
+short patience."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 from celery import Task
 from celery.exceptions import Ignore
 
 from pool import claiming
-from pool.backoff import Backoff, retrying
-from pool.contract import Acquire, Cancel, Pending, RefusedAnswer, Release, Renew, bound
+from pool.batching import Asking
+from pool.contract import RefusedAnswer, Release, Renew
 from pool.errors import InvalidInput
-from pool.periods import PERIODS_S
 from pool.records import ReplyTo
 from pool.states import Reason
-from pool.store.lane import canary_answered
 from tasks.app import app
+from tasks.calls import Call, carried_out, parsed, patiently, told
 from tasks.options import CALLER_FACING, INTERNAL
 from tasks.replies import REPLY_PREFIX, Answered
-
-_PATIENCE = Backoff(first_s=0.05, factor=2.0, limit_s=1.0, tries=10)
 
 
 class CallerTask(Task[Any, Any]):
@@ -34,62 +31,59 @@ class CallerTask(Task[Any, Any]):
             app.delivered.add(retval.pk)
 
 
-def _answering(task: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrong arguments are an answer that names the field; an outage is waited out for a moment."""
+def _answer(task: CallerTask, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Answered:
+    """Wrong arguments are an answer that names the field; an open request leaves the result open."""
+    address = task.request.reply_to or ""
+    reply = ReplyTo(
+        task_id=task.request.id or "", address=address if address.startswith(REPLY_PREFIX) else ""
+    )
+    try:
+        call = parsed(task.name, args, kwargs, reply, ttl_max_s=app.settings.pool.hot_idle_ttl_max_s)
+        answer = patiently(app, lambda: _carried_out(call))
+    except InvalidInput as exc:
+        return Answered(RefusedAnswer(reason=Reason.INVALID, detail=exc.detail).as_dict())
+    if answer is None:
+        raise Ignore
+    return answer  # type: ignore[no-any-return]
 
-    @wraps(task)
-    def answered(self: CallerTask, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return retrying(
-                lambda: task(self, *args, **kwargs), policy=_PATIENCE, clock=app.deps.clock, stop=app.stopping
-            )
-        except InvalidInput as exc:
-            return RefusedAnswer(reason=Reason.INVALID, detail=exc.detail).as_dict()
 
-    return answered
+def _carried_out(call: Call) -> Answered | None:
+    match call:
+        case Asking():
+            return told(app, claiming.acquire(app.deps, call.asked, call.reply))
+        case Renew():
+            return Answered(claiming.renew(app.deps, call))
+        case Release():
+            return Answered(claiming.release(app.deps, call))
+        case _:
+            return carried_out(app, call)
 
 
 @app.task(name="pool.acquire", base=CallerTask, bind=True, **CALLER_FACING)
-@_answering
 def acquire(self: CallerTask, *args: Any, **kwargs: Any) -> Answered:
     """Give the caller a worker, refuse, or leave the result open until somebody decides it."""
-    given = bound(("org", "profile", "request_id", "lease_s", "ttl_s", "wait_s"), args, kwargs)
-    task_id = self.request.id or ""
-    asked = Acquire.parse(given, task_id=task_id, ttl_max_s=app.settings.pool.hot_idle_ttl_max_s)
-    address = self.request.reply_to or ""
-    reply = ReplyTo(task_id=task_id, address=address if address.startswith(REPLY_PREFIX) else "")
-    answer = claiming.acquire(app.deps, asked, reply)
-    if isinstance(answer, Pending):
-        app.timers.after(answer.until_s + 0.05, lambda: claiming.time_out(app.deps, answer.request_pk))
-        raise Ignore
-    return Answered(answer.as_dict(), answer.pk)
+    return _answer(self, args, kwargs)
 
 
 @app.task(name="pool.renew", base=CallerTask, bind=True, **CALLER_FACING)
-@_answering
-def renew(self: CallerTask, *args: Any, **kwargs: Any) -> dict[str, Any]:  # noqa: ARG001
+def renew(self: CallerTask, *args: Any, **kwargs: Any) -> Answered:
     """Extend the leases of all the claims that a client holds."""
-    return claiming.renew(app.deps, Renew.parse(bound(("claim_ids",), args, kwargs).get("claim_ids")))
+    return _answer(self, args, kwargs)
 
 
 @app.task(name="pool.release", base=CallerTask, bind=True, **CALLER_FACING)
-@_answering
-def release(self: CallerTask, *args: Any, **kwargs: Any) -> dict[str, Any]:  # noqa: ARG001
+def release(self: CallerTask, *args: Any, **kwargs: Any) -> Answered:
     """End a claim; repeating it is harmless."""
-    given = bound(("claim_id", "condition"), args, kwargs)
-    return claiming.release(app.deps, Release.parse(given.get("claim_id"), given.get("condition", "clean")))
+    return _answer(self, args, kwargs)
 
 
 @app.task(name="pool.cancel", base=CallerTask, bind=True, **CALLER_FACING)
-@_answering
-def cancel(self: CallerTask, *args: Any, **kwargs: Any) -> dict[str, Any]:  # noqa: ARG001
+def cancel(self: CallerTask, *args: Any, **kwargs: Any) -> Answered:
     """Withdraw a request that has no answer yet."""
-    given = bound(("org", "request_id"), args, kwargs)
-    return claiming.cancel(app.deps, Cancel.parse(given.get("org"), given.get("request_id")))
+    return _answer(self, args, kwargs)
 
 
-@app.task(name="pool.canary", **INTERNAL)
-def canary() -> None:
-    """Show that what callers send is served: leases run only while this comes through."""
-    with app.deps.store.write() as tx:
-        canary_answered(tx, gap_s=2 * PERIODS_S["reap"])
+@app.task(name="pool.canary", base=CallerTask, bind=True, **INTERNAL)
+def canary(self: CallerTask) -> None:
+    """Show that what callers send is served."""
+    _answer(self, (), {})

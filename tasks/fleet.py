@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import structlog
@@ -39,9 +41,12 @@ def activate(worker_id: str, claim_id: str, epoch: int) -> str:
 
 
 @app.task(name="pool.stamp", **INTERNAL)
-def stamp(worker_id: str) -> str:
-    """Make a pod's metadata say what its row says."""
-    return str(_left_to_the_pass(lambda: stamping.stamp(app.deps, WorkerId(worker_id))))
+def stamp(worker_id: str, others: Sequence[str] = ()) -> list[str]:
+    """Make the metadata of pods say what their rows say."""
+    return [
+        str(_left_to_the_pass(partial(stamping.stamp, app.deps, WorkerId(each))))
+        for each in (worker_id, *others)
+    ]
 
 
 def _left_to_the_pass(call: Any) -> Any:

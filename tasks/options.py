@@ -24,7 +24,17 @@ ROUTES = {
     "pool.refill": "passes",
     **{f"pool.{name}": "passes" for name in PERIODS_S},
 }
-QUEUES = ("acquire", "fleet", "bind", "passes")
+# What callers send to, and where the lane leaves what only Celery's own consumer can read.
+LANE, GENERAL = "acquire", "acquire.general"
+QUEUES = (LANE, GENERAL, "fleet", "bind", "passes")
+
+
+def consumed(role: str, *, lane: bool) -> list[str]:
+    """The queues that Celery's consumer reads in a worker of this role. With the lane on, that one reads `acquire`."""
+    if role != "acquire":
+        return [role]
+    return [GENERAL] if lane else [LANE, GENERAL]
+
 
 # Two option sets: what callers wait for, and what the pool asks of itself.
 CALLER_FACING: dict[str, Any] = {"typing": False, "acks_late": True}
@@ -70,6 +80,5 @@ def celery_options(settings: Settings) -> dict[str, Any]:
         "result_backend_transport_options": {"retry_policy": {"timeout": 5.0}},
         "beat_schedule": beat_schedule,
         "beat_scheduler": "tasks.beating:ReportingScheduler",
-        "beat_max_loop_interval": 2,
         "timezone": "UTC",
     }

@@ -6,11 +6,13 @@ from collections import Counter
 from typing import Any
 
 import structlog
+from celery import Task
 from celery.worker import state as celery_state
 
 from pool.errors import PoolError
 from pool.ids import ProfileName
 from pool.passes import PASSES, Pass, refill_once, run_once
+from tasks import ticks
 from tasks.app import app
 from tasks.options import INTERNAL
 
@@ -19,8 +21,10 @@ _failures: Counter[str] = Counter()
 
 
 def _tick(what: Pass) -> Any:
-    @app.task(name=f"pool.{what.name}", **INTERNAL)
-    def tick() -> dict[str, Any]:
+    @app.task(name=f"pool.{what.name}", bind=True, **INTERNAL)
+    def tick(self: Task[Any, Any]) -> dict[str, Any]:
+        if ticks.is_stale(app, what.name, self.request.headers):
+            return {"pass": what.name, "outcome": "expired"}
         try:
             report = run_once(app.deps, what, stopping=app.stopping.is_set)
         except Exception as exc:

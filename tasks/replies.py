@@ -13,7 +13,8 @@ REPLY_KEPT_S = 120
 
 
 class Answered:
-    """An answer on its way to a caller. Shows without its token in logs, events and Flower; JSON carries it whole."""
+    """An answer on its way to a caller. Shows in words and without its token in logs, events and Flower; JSON carries it whole. A refusal is an
+    answer, so its task succeeds: in Flower it reads `refused`, and what reads FAILURE there is an error of ours."""
 
     __slots__ = ("_answer", "pk")
 
@@ -25,7 +26,14 @@ class Answered:
         return self._answer
 
     def __repr__(self) -> str:
-        return repr({k: "***" if k == "token" else v for k, v in self._answer.items()})
+        told = self._answer
+        match told.get("outcome"):
+            case "granted":
+                whole = "granted {worker_id}, claim {claim_id}, epoch {epoch}, {source}, token ***"
+                return whole.format_map(told)
+            case "refused":
+                return f"refused {told.get('reason')}: {told.get('detail')}"
+        return repr({k: "***" if k == "token" else v for k, v in told.items()})
 
 
 class ReplyBackend(RedisBackend):

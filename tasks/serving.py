@@ -14,17 +14,27 @@ from pool import logs, observing
 from pool.errors import Refused, Transient
 from pool.passes import fallback
 from tasks.app import app
-from tasks.reporting import touch
+from tasks.liveness import Liveness
+from tasks.options import QUEUES, ROUTES
 
 log = structlog.get_logger(__name__)
 
-_BEAT_S = 2.0
 _threads: list[threading.Thread] = []
 
 
 class PatientConsumer(Consumer):
     """A consumer that no message can end. Celery's own gives up on one whose parts are of the wrong shape, puts it back into the queue
-    on its way out, and so ends every consumer after it as well."""
+    on its way out, and so ends every consumer after it as well.
+
+    It serves the tasks of its own queue and no other: who may only ask for workers can not have the pool's own tasks run by pushing them
+    there, nor reach them through Celery's built-in ones."""
+
+    def update_strategies(self) -> None:
+        super().update_strategies()
+        if app.role in QUEUES:
+            strategies: dict[str, Any] = self.strategies  # type: ignore[attr-defined]
+            for foreign in [name for name in strategies if ROUTES.get(name) != app.role]:
+                del strategies[foreign]
 
     def create_task_handler(self, *args: Any, **kwargs: Any) -> Any:
         received = super().create_task_handler(*args, **kwargs)
@@ -39,37 +49,22 @@ class PatientConsumer(Consumer):
         return refuse_or_receive
 
 
-class Liveness(bootsteps.StartStopStep):
-    """Touches the ready file from the consumer's own loop, so that a stalled consumer shows. While the broker is away the loop stands
-    still by design; then a thread touches it."""
+class LaneStep(bootsteps.StartStopStep):
+    """Runs the lane in a worker that serves callers. It has a connection of its own, so that it is started once and goes on by itself
+    while Celery's consumer connects again."""
 
-    def __init__(self, parent: Any, **kwargs: Any) -> None:
-        super().__init__(parent, **kwargs)
-        self._connected = threading.Event()
-        self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
+    def include_if(self, parent: Any) -> bool:  # noqa: ARG002
+        return app.role == "acquire" and app.settings.pool.lane
 
-    def start(self, parent: Any) -> None:
-        """Called anew after every reconnection, since the loop's timers are cleared then."""
-        self._connected.set()
-        touch()
-        parent.timer.call_repeatedly(_BEAT_S, touch)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._while_away, name="liveness", daemon=True)
-            self._thread.start()
+    def start(self, parent: Any) -> None:  # noqa: ARG002
+        if not app.lanes:
+            from tasks.lane import Lane
 
-    def stop(self, parent: Any) -> None:  # noqa: ARG002
-        self._connected.clear()
-
-    def shutdown(self, parent: Any) -> None:  # noqa: ARG002
-        self._connected.clear()
-
-    def _while_away(self) -> None:
-        while not self._ended.wait(_BEAT_S):
-            if not self._connected.is_set():
-                touch()
+            app.lanes.append(Lane(app))
+            app.lanes[0].start()
 
 
+app.steps["consumer"].add(LaneStep)
 app.steps["consumer"].add(Liveness)
 
 
@@ -89,6 +84,12 @@ def _started(**_: Any) -> None:
         _begin("pod cache", _keep_cache)
 
 
+@signals.task_postrun.connect
+def _ran(task: Any = None, state: Any = None, **_: Any) -> None:
+    name = str(getattr(task, "name", ""))
+    app.deps.metrics.tasks.labels(ROUTES.get(name, ""), name, str(state or "ignored").lower()).inc()
+
+
 @signals.worker_shutting_down.connect
 def _told_to_end(sig: Any = None, how: Any = None, exitcode: Any = None, **_: Any) -> None:
     log.info("worker_stopping", role=app.role, signal=sig, how=str(how), exit_code=exitcode)
@@ -100,6 +101,8 @@ def _ended(**_: Any) -> None:
     app.stopping.set()
     for thread in _threads:
         thread.join(timeout=5)
+    for lane in app.lanes:
+        lane.close()
     app.delivered.flush()
     app.pool_broker.close()
     app.deps.close()

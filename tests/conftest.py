@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 # Before anybody imports them: their assertions are to tell as much as a test's own.
 for _module in (
     "contracts.driver",
+    "contracts.passes",
+    "contracts.pool",
     "support.local_ground",
     "support.kube_ground",
+    "support.scene",
+    "support.convergence",
     "support.system",
     "support.world",
     "support.waiting",
@@ -22,12 +28,21 @@ for _module in (
 # Whoever started us in the background may have left SIGINT ignored; tests that press Ctrl-C need it as it is at a terminal.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-from sqlalchemy import text, update
+# Files whose few tests take minutes, since they start whole pools: begun first, so that none of them is left over when all else is done.
+_LONG = (
+    "test_local_pool", "test_lock_losses", "test_up", "test_running", "test_wrong_clocks", "test_metrics_live", "test_outages",
+    "test_process_faults", "test_bad_input", "test_race", "test_end_to_end", "test_rollout_of_an_image", "test_parallel_spawns",
+    "test_crash_points", "test_pairs", "test_model", "test_negative", "test_supervisor", "test_browser", "test_local_passes",
+)  # fmt: skip
 
-from pool.store import Store, connect, migrations, schema
-from pool.store.sql import now
-from tests.support.postgres_server import PostgresServer
+from pool.store import Store, connect, migrations
+from tests.support.postgres_server import PostgresServer, empty
 from tests.support.world import World
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The order within a file stays."""
+    items.sort(key=lambda item: _LONG.index(item.path.stem) if item.path.stem in _LONG else len(_LONG))
 
 
 @pytest.fixture(scope="session")
@@ -60,11 +75,7 @@ def one_postgres(postgres: PostgresServer, postgres_template: str) -> Iterator[S
 @pytest.fixture
 def postgres_store(one_postgres: Store) -> Store:
     """Emptied before each test: that costs a tenth of a new database."""
-    emptied = [t for t in schema.metadata.tables if t not in {"clock", "pool"}]
-    with one_postgres.write() as tx:
-        tx.execute(text(f"TRUNCATE {', '.join(emptied)} RESTART IDENTITY"))
-        tx.execute(update(schema.clock).values(shift_s=0))
-        tx.execute(update(schema.pool).values(live=0, paused=False, lane_open_since=now(), canary_at=now()))
+    empty(one_postgres)
     return one_postgres
 
 
@@ -101,3 +112,11 @@ def world(store: Store) -> Iterator[World]:
     made = World(store)
     yield made
     made.check()
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """Thousands of runs need not tell what each of them does."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    yield
+    structlog.reset_defaults()

@@ -30,6 +30,7 @@ class Message:
     task_id: str
     origin: str
     reply_to: str = ""
+    queue: str = QUEUE
 
     def encoded(self, delivery_tag: str) -> str:
         """What goes on the list. Every sending has a tag of its own, or one acknowledgement would end two of them."""
@@ -44,7 +45,7 @@ class Message:
                     "correlation_id": self.task_id,
                     "reply_to": self.reply_to,
                     "delivery_mode": 2,
-                    "delivery_info": {"exchange": "", "routing_key": QUEUE},
+                    "delivery_info": {"exchange": "", "routing_key": self.queue},
                     "priority": 0,
                     "body_encoding": "base64",
                     "delivery_tag": delivery_tag,

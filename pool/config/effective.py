@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from pool.config.rules import LEAST_KEY_CHARS
 from pool.errors import PoolError
@@ -41,7 +42,7 @@ def database_url(settings: Settings) -> str:
 def broker_url(settings: Settings) -> str:
     """The broker's address; without a setting, the one that the running embedded server wrote down."""
     if settings.pool.broker_url:
-        return settings.pool.broker_url
+        return _checked(settings.pool.broker_url)
     try:
         url = (data_dir(settings) / BROKER_FILE).read_text(encoding="utf-8").strip()
     except FileNotFoundError:
@@ -51,6 +52,14 @@ def broker_url(settings: Settings) -> str:
     if not url:
         raise PoolError("no broker: set broker_url or start one with `warmpool up`")
     return url
+
+
+def _checked(url: str) -> str:
+    """A URL that asks for TLS asks for a checked certificate, unless it says otherwise. Without the word kombu would speak no TLS at all."""
+    parts = urlsplit(url)
+    if parts.scheme != "rediss" or "ssl_cert_reqs" in dict(parse_qsl(parts.query)):
+        return url
+    return urlunsplit(parts._replace(query="&".join(filter(None, (parts.query, "ssl_cert_reqs=required")))))
 
 
 def master_key(settings: Settings) -> bytes:

@@ -128,6 +128,11 @@ class Pod:
         return int(text) if text.isdigit() else -1
 
     @property
+    def protected(self) -> bool:
+        """Whether its metadata tells others to leave it alone."""
+        return NOTE_DO_NOT_DISRUPT in self.annotations or self.labels.get(LABEL_BUSY) == "true"
+
+    @property
     def usable(self) -> bool:
         """Whether it may be handed out as far as the driver can tell."""
         return self.ready and self.phase is Phase.RUNNING and not (self.terminating or self.leaving)

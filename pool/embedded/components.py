@@ -16,9 +16,16 @@ from pool.embedded.datadir import DataDir
 from pool.settings import Settings
 
 READY_FILE_VARIABLE = "WARMPOOL_RUN_READY_FILE"
+METRICS_PORT_VARIABLE = "WARMPOOL_METRICS_PORT"
+METRICS_HOST_VARIABLE = "WARMPOOL_METRICS_HOST"
 WORKERS = ("acquire", "fleet", "bind", "passes")
+# Who serves metrics, each on a port of its own.
+MEASURED = (*WORKERS, "beat", "exporter")
+# Pages, and where each says that it is well.
+HEALTH_PAGES = {"flower": "/healthcheck", "board": "/healthz", "exporter": "/-/healthy"}
 _HTTP_TIMEOUT_S = 1.0
-_START_LIMIT_S = 60.0
+# A machine so busy that a start takes minutes is not helped by starting again.
+_START_LIMIT_S = 180.0
 _MIGRATION_LIMIT_S = 600.0
 
 
@@ -104,10 +111,22 @@ def embedded(data_dir: DataDir, broker: redis.Broker) -> Component:
     )
 
 
-def ours(
-    data_dir: DataDir, settings: Settings, env: Mapping[str, str], *, flower_port: int | None
-) -> list[Component]:
-    """Every component that is a `warmpool` command: the migration, the workers, beat and, with a port, Flower."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Where the pages are (None: not run), and where each component's metrics are."""
+
+    flower: int | None = None
+    board: int | None = None
+    metrics: Mapping[str, int] = field(default_factory=dict)
+
+    def of(self, name: str) -> int | None:
+        return {"flower": self.flower, "board": self.board, "exporter": self.metrics.get("exporter")}.get(
+            name
+        )
+
+
+def ours(data_dir: DataDir, settings: Settings, env: Mapping[str, str], *, ports: Ports) -> list[Component]:
+    """Every component that is a `warmpool` command: the migration, the workers, beat, the exporter and, with a port each, the board and Flower."""
     version = digest(sys.executable, repr(settings), code_version())
 
     def one(
@@ -119,9 +138,15 @@ def ours(
             stage=stage,
             kind=kind,
             argv=(*interpreter(), "-m", "pool.cli", *arguments),
-            env={**env, READY_FILE_VARIABLE: str(ready)},
-            readiness=HealthPage(port=flower_port)
-            if name == "flower" and flower_port
+            env={
+                **env,
+                READY_FILE_VARIABLE: str(ready),
+                METRICS_PORT_VARIABLE: str(ports.metrics.get(name, 0)),
+                METRICS_HOST_VARIABLE: "127.0.0.1",
+                **_password(data_dir, name),
+            },
+            readiness=HealthPage(port=port, path=HEALTH_PAGES[name])
+            if (port := ports.of(name))
             else ReadyFile(path=ready),
             fingerprint=digest(version, *arguments),
             stop_grace_s=grace_s,
@@ -133,9 +158,18 @@ def ours(
     components = [one("migrate", Stage.MIGRATION, "migrate", kind=Kind.ONE_SHOT)]
     components += [one(name, Stage.WORKERS, "worker", name, grace_s=held_s) for name in WORKERS]
     components.append(one("beat", Stage.DRIVING, "beat"))
-    if flower_port:
-        components.append(one("flower", Stage.DRIVING, "flower", "--port", str(flower_port)))
+    components.append(one("exporter", Stage.DRIVING, "exporter"))
+    if ports.flower:
+        components.append(one("flower", Stage.DRIVING, "flower", "--port", str(ports.flower)))
+    if ports.board:
+        flower = ["--flower-url", f"http://127.0.0.1:{ports.flower}"] if ports.flower else []
+        components.append(one("board", Stage.DRIVING, "board", "--port", str(ports.board), *flower))
     return components
+
+
+def _password(data_dir: DataDir, name: str) -> dict[str, str]:
+    """A page's password goes by its environment, which only its owner can read."""
+    return {f"WARMPOOL_RUN_{name.upper()}_PASSWORD": data_dir.password(name)} if name in HEALTH_PAGES else {}
 
 
 def sign_of_life(readiness: Readiness) -> object | None:
@@ -155,7 +189,12 @@ def sign_of_life(readiness: Readiness) -> object | None:
 def code_version() -> str:
     """Changes with every edit of our source, so that no component goes on running code that is no longer there."""
     root = Path(pool.__file__).parent
-    sources = [*root.rglob("*.py"), *(root.parent / "tasks").rglob("*.py"), root.parent / "beat_schedule.py"]
+    sources = [
+        *root.rglob("*.py"),
+        *(root / "board").rglob("*.*"),
+        *(root.parent / "tasks").rglob("*.py"),
+        root.parent / "beat_schedule.py",
+    ]
     stats = [(str(file), file.stat()) for file in sorted(sources) if file.exists()]
     return digest(*(f"{file} {stat.st_mtime_ns} {stat.st_size}" for file, stat in stats))
 

@@ -4,7 +4,9 @@
     run/processes.json  every component that runs: pid, start, fingerprint
     run/NAME.ready      touched by a component when it is ready, and every few seconds after
     run/NAME.port       a port, chosen once and kept
+    run/NAME.password   a page's password, made once and kept
     run/broker.url      where the broker is, while it runs
+    run/metrics.json    where each component serves its metrics, as Prometheus' file_sd_configs reads it
     logs/NAME.log       a component's output
     redis/              the embedded Redis: its configuration and its data
     local/              the local driver's pods
@@ -23,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pool.errors import PoolError
+from pool.ids import RandomIds
 from pool.processes import ProcessRef, boot_id
 
 
@@ -71,6 +74,10 @@ class DataDir:
     @property
     def broker_url(self) -> Path:
         return self.run / "broker.url"
+
+    @property
+    def metrics(self) -> Path:
+        return self.run / "metrics.json"
 
     @property
     def record(self) -> Path:
@@ -132,6 +139,24 @@ class DataDir:
         chosen = free_port(0) or 0
         write_private(file, str(chosen))
         return chosen
+
+    def password(self, name: str) -> str:
+        """The password of a page, made once and kept."""
+        file = self.password_file(name)
+        if not file.exists():
+            write_private(file, RandomIds().token())
+        return file.read_text().strip()
+
+    def password_file(self, name: str) -> Path:
+        return self.run / f"{name}.password"
+
+
+def write_scrape_targets(data_dir: DataDir, ports: Mapping[str, int]) -> None:
+    """Tell Prometheus where the components are."""
+    targets = [
+        {"targets": [f"127.0.0.1:{port}"], "labels": {"component": name}} for name, port in ports.items()
+    ]
+    write_private(data_dir.metrics, json.dumps(targets, indent=2) + "\n")
 
 
 def free_port(wanted: int) -> int | None:

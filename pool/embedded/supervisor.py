@@ -193,9 +193,13 @@ class Supervisor:
             self._around.terminal.tell(f"{name:<9}{word} in {after_s:.1f} s")
 
     def _clear_pods(self) -> None:
-        said = self._around.clear_pods(self._signals.hurried)
-        if said:
-            self._around.terminal.tell(said)
+        try:
+            said = self._around.clear_pods(self._signals.hurried)
+        except Exception as exc:  # noqa: BLE001 - whatever it is, the rest still has to be stopped
+            self._around.terminal.warn(f"clearing up the pods went wrong: {type(exc).__name__}: {exc}")
+        else:
+            if said:
+                self._around.terminal.tell(said)
         self._report(ev.PodsCleared())
 
     def _show_log(self, name: str) -> None:

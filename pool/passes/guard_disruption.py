@@ -20,6 +20,8 @@ def run(run: Run) -> None:
         for w in rows
         if (pod := pods.get(w.id)) is not None and stamping.is_due(w, pod) and pod.epoch <= w.epoch
     ]
+    run.saw("busy_unprotected", sum(1 for w in due if w.state in CLAIMED))
+    run.saw("stale_protected", sum(1 for w in due if w.state in CLAIMABLE and pods[w.id].protected))
     for worker in [w for w in rows if w.id in pods and pods[w.id].epoch > w.epoch]:
         if run.acts("put_back_rows_lost"):
             observing.lose_to_a_later_holder(run.deps, worker, pods[worker.id])

@@ -11,7 +11,7 @@ from pool.passes.running import Pass, Run, log
 from pool.periods import PERIODS_S
 from pool.records import Claim, Seen
 from pool.states import ClaimEnd, Condition, Outcome, State
-from pool.store import claims, orgs, requests, workers
+from pool.store import claims, orgs, requests, targets, workers
 from pool.store.lane import lane_is_open
 
 # An answer may be on its way from whoever decided it; a delete may be in a fleet worker's hands.
@@ -64,8 +64,8 @@ def _parked_above_cap(run: Run) -> None:
 def _idle_surplus(run: Run) -> None:
     pool = run.deps.settings.pool
     for name, profile in run.deps.settings.profiles.items():
-        target = planning.clamped_target(profile.warm_target, pool.max_workers)
         with run.deps.store.read() as tx:
+            target = planning.clamped_target(targets.of(tx, profile), pool.max_workers)
             idle = workers.idle_since(
                 tx, ProfileName(name), older_than_s=pool.surplus_ttl_s, limit=target + run.limit + 1
             )

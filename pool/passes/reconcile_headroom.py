@@ -14,6 +14,7 @@ def run(run: Run) -> None:
         (p for p in run.cluster().pods if p.role == Role.PLACEHOLDER and not p.terminating),
         key=lambda p: (p.age_s, p.name),
     )
+    run.saw("placeholders", len(there))
     for pod in run.bounded(there[wanted:]):
         if run.acts("placeholder_deleted"):
             run.deps.driver.delete(pod.name, pod.uid, grace_s=0)

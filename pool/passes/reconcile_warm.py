@@ -9,12 +9,24 @@ from typing import Any
 from pool import answering, matching, planning, profiles, retiring
 from pool.after import After
 from pool.deps import Deps
+from pool.drivers.port import Phase
 from pool.ids import ProfileName
-from pool.passes.running import Pass, Run
+from pool.passes import rolling, unconfigured
+from pool.passes.running import STALE_AFTER_S, Pass, Run
 from pool.records import Seen
 from pool.settings import Profile
 from pool.states import Outcome, State
-from pool.store import Tx, breakers, lock_profile_shared, lock_reconcile, orgs, passes, requests, workers
+from pool.store import (
+    Tx,
+    breakers,
+    lock_profile_shared,
+    lock_reconcile,
+    orgs,
+    passes,
+    requests,
+    targets,
+    workers,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +34,7 @@ class Pods:
     """What the driver says of pods, by name."""
 
     usable: frozenset[str]
+    going: frozenset[str]
     unschedulable: frozenset[str]
 
     @classmethod
@@ -29,6 +42,7 @@ class Pods:
         pods = run.cluster().pods
         return cls(
             usable=frozenset(p.name for p in pods if p.usable),
+            going=frozenset(p.name for p in pods if p.terminating or p.leaving or p.phase is Phase.ENDED),
             unschedulable=frozenset(p.name for p in pods if p.unschedulable),
         )
 
@@ -38,6 +52,8 @@ def run(run: Run) -> None:
     pods = Pods.seen_by(run)
     for name, profile in run.deps.settings.profiles.items():
         reconcile(run, ProfileName(name), profile, pods)
+        rolling.replace(run, profile, pods.usable)
+    unconfigured.retire(run)
 
 
 def reconcile(run: Run, name: ProfileName, profile: Profile, pods: Pods) -> None:
@@ -48,7 +64,7 @@ def reconcile(run: Run, name: ProfileName, profile: Profile, pods: Pods) -> None
         if not run.dry_run:
             lock_profile_shared(tx, name)
             run.did("waiter_matched", matching.match(tx, run.deps, after, name))
-        short = _make_slots(run, tx, after, profile, pods)
+        short = _make_slots(run, tx, after, profile, pods) if rolling.rules(run, tx, profile) else 0
         if short:
             _make_room(run, tx, after, short)
     answering.carry_out(run.deps, after)
@@ -58,11 +74,13 @@ def supply(tx: Tx, deps: Deps, profile: Profile, pods: Pods, *, misses: int) -> 
     """What one profile needs and has, as this transaction sees it."""
     pool, name = deps.settings.pool, ProfileName(profile.name)
     idle = workers.ids_in_state(tx, name, State.IDLE)
+    # Another process has seen them become ready a moment ago, and our view may be older than that.
+    just_ready = workers.just_ready(tx, name, within_s=STALE_AFTER_S) - pods.going
     return planning.Supply(
-        target=planning.clamped_target(profile.warm_target, pool.max_workers),
+        target=planning.clamped_target(targets.of(tx, profile), pool.max_workers),
         waiters=requests.count_waiting(tx, name),
         misses=misses,
-        warm=sum(1 for i in idle if i in pods.usable),
+        warm=sum(1 for i in idle if i in pods.usable or i in just_ready),
         spawning=_on_their_way(tx, deps, name, pods),
     )
 
@@ -76,7 +94,7 @@ def _make_slots(run: Run, tx: Tx, after: After, profile: Profile, pods: Pods) ->
     # Locked, to be consumed with the slots that are made for them, or with what is there for them already.
     misses = requests.fresh_misses(tx, name, fresh_s=deps.settings.pool.miss_fresh_s)
     seen = supply(tx, deps, profile, pods, misses=len(misses))
-    wanted = planning.slots_wanted(seen)
+    wanted = max(planning.slots_wanted(seen), rolling.replacement(run, tx, profile, pods.usable).slots)
     if run.dry_run:
         run.did("slots_made", wanted)
         return 0
@@ -108,7 +126,7 @@ def _those_who_give_way(deps: Deps, tx: Tx) -> list[Seen]:
     surplus: list[Seen] = []
     for name, profile in deps.settings.profiles.items():
         idle = workers.idle_since(tx, ProfileName(name), older_than_s=0, limit=10_000)
-        surplus.extend(planning.surplus(idle, profile.warm_target))
+        surplus.extend(planning.surplus(idle, targets.of(tx, profile)))
     surplus.sort(key=lambda w: (w.ready_at or w.created_at, w.id))
     return surplus + workers.in_state(tx, State.HOT_IDLE, limit=1000)
 

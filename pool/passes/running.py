@@ -18,7 +18,7 @@ from pool.drivers.port import Listing
 from pool.errors import PoolError, StaleView, Transient
 from pool.locks import Lease
 from pool.periods import PERIODS_S, lock_ttl_s, not_within_s
-from pool.store import passes
+from pool.store import passes, sightings
 
 log = structlog.get_logger(__name__)
 
@@ -40,6 +40,7 @@ class Run:
     dry_run: bool = False
     still_ours: Callable[[], bool] = lambda: True
     actions: Counter[str] = field(default_factory=Counter)
+    sightings: dict[str, int] = field(default_factory=dict)
     overflowed: bool = False
 
     def acts(self, what: str) -> bool:
@@ -57,6 +58,10 @@ class Run:
         """Counts what was done, or in a dry run would have been."""
         if times:
             self.actions[what] += times
+
+    def saw(self, what: str, count: int) -> None:
+        """How many of something there were when this run looked; kept for whoever watches, also if the run fails later."""
+        self.sightings[what] = count
 
     def bounded(self, found: Sequence[T]) -> Sequence[T]:
         """The part that fits this run's limit; queries ask for one more than that, so that an overflow shows."""
@@ -97,7 +102,8 @@ def run_once(
         with deps.locks.taken(what.name, lock_ttl_s(what.name)) as lease:
             if lease is None:
                 return _report(deps, what, "held_elsewhere")
-            return _under_lock(deps, what, lease, dry_run=dry_run, stopping=stopping)
+            with deps.metrics.holding(what.name):
+                return _under_lock(deps, what, lease, dry_run=dry_run, stopping=stopping)
     except Transient as exc:
         log.warning("pass_skipped", name=what.name, cause=str(exc))
         return _report(deps, what, "unreachable", cause=str(exc))
@@ -111,14 +117,17 @@ def _under_lock(
     if not due:
         return _report(deps, what, "not_due")
     run = Run(deps=deps, name=what.name, dry_run=dry_run, still_ours=lambda: lease.held() and not stopping())
-    return carry_out(deps, what, run)
+    report = carry_out(deps, what, run)
+    if report["outcome"] == "interrupted" and not lease.held():
+        deps.metrics.pass_lock_lost.labels(what.name).inc()
+    return report
 
 
 def carry_out(deps: Deps, what: Pass, run: Run) -> dict[str, Any]:
     """The run itself, and what the table is told of it."""
     began = deps.clock.monotonic()
     try:
-        with _recorded(deps, what.name):
+        with _recorded(deps, run):
             what.run(run)
     except (Interrupted, Transient) as exc:
         outcome = (
@@ -132,6 +141,10 @@ def carry_out(deps: Deps, what: Pass, run: Run) -> dict[str, Any]:
             "pass_ended_early", name=what.name, outcome=outcome, cause=str(exc), actions=dict(run.actions)
         )
         return _report(deps, what, outcome, cause=str(exc), actions=dict(run.actions))
+    finally:
+        deps.metrics.pass_seconds.labels(what.name).observe(deps.clock.monotonic() - began)
+        for action, times in run.actions.items() if not run.dry_run else ():
+            deps.metrics.pass_actions.labels(what.name, action).inc(max(0, times))
     if run.overflowed:
         deps.metrics.pass_overflow.labels(what.name).inc()
         log.warning("pass_overflowed", name=what.name, limit=run.limit)
@@ -144,13 +157,14 @@ def carry_out(deps: Deps, what: Pass, run: Run) -> dict[str, Any]:
                 actions=run.actions.total(),
                 duration_s=deps.clock.monotonic() - began,
             )
+            sightings.record(tx, what.name, run.sightings)
     if run.actions:
         log.info("pass_acted", name=what.name, dry_run=run.dry_run, **run.actions)
     return _report(deps, what, "ok", actions=dict(run.actions))
 
 
 @contextmanager
-def _recorded(deps: Deps, name: str) -> Iterator[None]:
+def _recorded(deps: Deps, run: Run) -> Iterator[None]:
     """Whatever a run raises is in the table before it goes on its way."""
     try:
         yield
@@ -158,9 +172,10 @@ def _recorded(deps: Deps, name: str) -> Iterator[None]:
         outcome = "interrupted" if isinstance(exc, Interrupted) else "failed"
         try:
             with deps.store.write() as tx:
-                passes.failed(tx, name, outcome=outcome, detail=str(exc)[:500])
+                passes.failed(tx, run.name, outcome=outcome, detail=str(exc)[:500])
+                sightings.record(tx, run.name, run.sightings)
         except Transient as unrecorded:
-            log.warning("pass_failure_unrecorded", name=name, cause=str(unrecorded))
+            log.warning("pass_failure_unrecorded", name=run.name, cause=str(unrecorded))
         raise
 
 

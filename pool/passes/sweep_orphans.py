@@ -12,7 +12,7 @@ from pool.passes.running import Pass, Run, log
 from pool.passes.suspecting import seen_again
 from pool.records import Seen
 from pool.states import LIVE, PODDED, TERMINAL, State
-from pool.store import suspects, workers
+from pool.store import deeds, suspects, workers
 from pool.store.suspects import Kind
 
 YOUNG_S = 120.0
@@ -28,12 +28,14 @@ def run(run: Run) -> None:
     with run.deps.store.read() as tx:
         expected = workers.live(tx, states=LIVE)
         known = workers.get_many(tx, [WorkerId(n) for n in pods])
+    run.saw("rows_without_pod", sum(1 for w in expected if _expects_pod(w) and not _is_there(w, pods)))
     if pods or not _has_pods(expected):
         seen_again(run, Kind.EMPTY_CLUSTER, {})
         _rows_without_pods(run, expected, pods)
     elif _emptiness_is_proven(run, listing):
         _rows_without_pods(run, expected, pods)
     unowned = [p for p in pods.values() if _is_unowned(p, known.get(WorkerId(p.name)))]
+    run.saw("orphans", sum(1 for p in unowned if p.age_s >= YOUNG_S))
     _never_stamped(run, [p for p in unowned if not p.ever_stamped])
     _stamped(run, [p for p in unowned if p.ever_stamped])
     _companions(run, pods, {w.id for w in expected})
@@ -96,8 +98,7 @@ def _is_unowned(pod: Pod, row: Seen | None) -> bool:
 def _never_stamped(run: Run, pods: Sequence[Pod]) -> None:
     for pod in run.bounded([p for p in pods if p.age_s >= YOUNG_S]):
         if run.acts("orphan_deleted"):
-            log.info("orphan_deleted", pod=pod.name, age_s=pod.age_s)
-            run.deps.driver.delete(pod.name, pod.uid)
+            _delete(run, pod, f"no row counted on it, and in its {pod.age_s:.0f} s nobody ever had")
 
 
 def _stamped(run: Run, pods: Sequence[Pod]) -> None:
@@ -113,8 +114,16 @@ def _stamped(run: Run, pods: Sequence[Pod]) -> None:
             _report_held(run, pod, word)
             log.warning("orphan_held", pod=pod.name, word=str(word))
         elif run.acts("orphan_deleted"):
-            log.info("orphan_deleted", pod=pod.name, age_s=pod.age_s, stamped=True)
-            run.deps.driver.delete(pod.name, pod.uid)
+            _delete(run, pod, "no row counted on it in two runs, and the pod itself said that it was unused")
+    run.saw("orphans_held", run.actions["orphan_held"])
+
+
+def _delete(run: Run, pod: Pod, why: str) -> None:
+    """The deed is written before it is done: a pod that is gone can not tell what became of it."""
+    with run.deps.store.write() as tx:
+        deeds.record(tx, "orphan_deleted", pod.name, run.deps.by(why))
+    log.info("orphan_deleted", pod=pod.name, age_s=pod.age_s, stamped=pod.ever_stamped)
+    run.deps.driver.delete(pod.name, pod.uid)
 
 
 def _report_held(run: Run, pod: Pod, word: Word) -> None:

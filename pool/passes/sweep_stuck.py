@@ -13,6 +13,7 @@ from pool.ids import ProfileName
 from pool.passes.running import Pass, Run
 from pool.passes.suspecting import seen_again
 from pool.records import Held, Seen
+from pool.spawning import Trouble
 from pool.states import CLAIMABLE, State
 from pool.store import workers
 from pool.store.suspects import Kind
@@ -47,7 +48,8 @@ def _stuck_slots(run: Run, pods: Mapping[str, Pod]) -> None:
             continue  # nowhere to run yet: kept, not churned
         if run.acts("slot_freed"):
             trouble = f": {pod.trouble}" if pod is not None and pod.trouble else ""
-            spawning.fail(run.deps, slot, f"not ready after {pool.stuck_cutoff_s} s{trouble}")
+            cause = f"not ready after {pool.stuck_cutoff_s} s{trouble}"
+            spawning.fail(run.deps, slot, cause, trouble=Trouble.NOT_READY)
 
 
 def _lost_spawns(run: Run) -> None:
@@ -70,7 +72,7 @@ def _silent_claims(run: Run) -> None:
     for worker in run.bounded(found):
         if worker.claim_id is not None and run.acts("binding_freed"):
             held = Held(worker_id=worker.id, claim_id=worker.claim_id, epoch=worker.epoch)
-            activating.fail(run.deps, held, f"no sign of life for {cutoff_s} s while {worker.state}")
+            activating.give_up(run.deps, held, silent_for_s=cutoff_s)
 
 
 def _probes(run: Run) -> None:

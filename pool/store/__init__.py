@@ -10,6 +10,8 @@ from pool.store.engine import (
     lock_profile_shared,
     lock_reconcile,
     now,
+    ping,
+    true_now,
 )
 
 __all__ = [
@@ -22,4 +24,6 @@ __all__ = [
     "lock_profile_shared",
     "lock_reconcile",
     "now",
+    "ping",
+    "true_now",
 ]

@@ -18,7 +18,7 @@ def statements(backend: str) -> list[str]:
     made = [str(CreateTable(t).compile(dialect=dialect)).strip() for t in tables]
     indexes = sorted((i for t in tables for i in t.indexes), key=lambda i: str(i.name))
     made += [str(CreateIndex(i).compile(dialect=dialect)).strip() for i in indexes]
-    made += [*triggers.postgres(), fastpath.FUNCTION] if backend == "postgresql" else triggers.sqlite()
+    made += [*triggers.postgres(), *fastpath.FUNCTIONS] if backend == "postgresql" else triggers.sqlite()
     now = PG_NOW if backend == "postgresql" else SQLITE_NOW
     return [
         *made,

@@ -14,6 +14,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.pool import QueuePool
 
 from pool.store.errors import translated
+from pool.store.sql import SQLITE_FORMAT, Instant
 from pool.store.sql import now as now_sql
 
 Tx = Connection
@@ -49,6 +50,11 @@ class Store:
         with translated(), self._moment.connect() as tx, tx.begin():
             yield tx
 
+    def ask(self, statement: str, argument: str) -> str:
+        """The one value that a statement gives, by itself a transaction."""
+        with self.read() as tx:
+            return str(tx.exec_driver_sql(statement, (argument,)).scalar_one())
+
     def now(self) -> datetime:
         """The database's time."""
         with self.read() as tx:
@@ -62,6 +68,26 @@ def now(tx: Tx) -> datetime:
     """The database's time, as this statement sees it."""
     at: datetime = tx.execute(select(now_sql())).scalar_one()
     return at
+
+
+def true_now(store: Store) -> datetime:
+    """The database's time as nobody has shifted it: for telling a wrong clock, never for deciding."""
+    statement = (
+        "SELECT clock_timestamp() AS now"
+        if store.is_postgres
+        else f"SELECT strftime('{SQLITE_FORMAT}', 'now') AS now"
+    )
+    with store.read() as tx:
+        at: datetime = tx.execute(text(statement).columns(now=Instant())).scalar_one()
+    return at
+
+
+def ping(store: Store) -> str:
+    """What answers, in its own words. Needs no table."""
+    with store.read() as tx:
+        if store.is_postgres:
+            return f"Postgres {tx.execute(text('SHOW server_version')).scalar_one()}"
+        return f"SQLite {tx.execute(text('SELECT sqlite_version()')).scalar_one()}"
 
 
 def connect(

@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, Table, delete, select
 from pool.states import TERMINAL, RequestState
 from pool.store.engine import Tx
 from pool.store.schema import claims as C
+from pool.store.schema import deeds as D
 from pool.store.schema import journal as J
 from pool.store.schema import requests as R
 from pool.store.schema import workers as W
@@ -38,6 +39,10 @@ def journal_entries(tx: Tx, *, older_than_s: float, limit: int) -> int:
     """Of workers that are no longer in the table: what is in it, the journal still replays to."""
     in_table = select(W.c.id).where(W.c.id == J.c.worker_id).exists()
     return _delete(tx, J, J.c.id, (J.c.at < plus(now(), -float(older_than_s))) & ~in_table, limit)
+
+
+def old_deeds(tx: Tx, *, older_than_s: float, limit: int) -> int:
+    return _delete(tx, D, D.c.id, D.c.at < plus(now(), -float(older_than_s)), limit)
 
 
 def _delete(tx: Tx, table: Table, key: ColumnElement[Any], which: ColumnElement[bool], limit: int) -> int:

@@ -30,11 +30,10 @@ class Entry:
     why: str
 
 
-def of(tx: Tx, worker_id: WorkerId) -> list[Entry]:
-    """A worker's whole life."""
-    return [
-        Entry(**r._mapping) for r in tx.execute(select(J).where(J.c.worker_id == worker_id).order_by(J.c.id))
-    ]
+def of(tx: Tx, worker_id: WorkerId, *, newest: int | None = None) -> list[Entry]:
+    """A worker's whole life, or the newest part of it; oldest first."""
+    found = tx.execute(select(J).where(J.c.worker_id == worker_id).order_by(J.c.id.desc()).limit(newest))
+    return [Entry(**r._mapping) for r in reversed(list(found))]
 
 
 def since(tx: Tx, after_id: int = 0, *, limit: int = 1000) -> list[Entry]:

@@ -148,6 +148,12 @@ def anyone_waiting(tx: Tx, profile: ProfileName) -> bool:
     return tx.execute(statement).first() is not None
 
 
+def waits_before(tx: Tx, request: Request) -> bool:
+    """Whether an eligible waiter of the same org and profile came before this request."""
+    statement = _eligible(select(R.c.pk), request.profile).where(R.c.org == request.org, R.c.pk != request.pk)
+    return tx.execute(statement.where(R.c.created_at <= request.created_at).limit(1)).first() is not None
+
+
 def queue(tx: Tx, profile: ProfileName) -> list[Queued]:
     """Orgs with an eligible waiter for this profile, in the order in which they are to be served: least use for its weight
     first, ties by the oldest wait."""
@@ -210,13 +216,14 @@ def count_waiting(tx: Tx, profile: ProfileName) -> int:
     return int(tx.execute(statement).scalar_one())
 
 
-def waiting(tx: Tx) -> list[dict[str, Any]]:
-    """The waiting line: who waits for what since when, by org and profile."""
+def waiting(tx: Tx, *, limit: int = 200) -> list[dict[str, Any]]:
+    """The waiting line: who waits for what since when, by org and profile, longest first."""
     statement = (
         select(R.c.org, R.c.profile, func.count().label("waiting"), func.min(R.c.created_at).label("since"))
         .where(R.c.state == RequestState.WAITING)
         .group_by(R.c.org, R.c.profile)
-        .order_by(R.c.org, R.c.profile)
+        .order_by(func.min(R.c.created_at), R.c.org, R.c.profile)
+        .limit(limit)
     )
     return [dict(r._mapping) for r in tx.execute(statement)]
 

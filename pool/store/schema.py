@@ -102,6 +102,11 @@ workers = Table(
     Column("leaving_why", Text),
     Column("moved_by", Text, nullable=False),
     Column("moved_why", Text, nullable=False),
+    # Seconds of this life in which nobody used it, up to its last move; `idle_spent` takes them over when it ends.
+    Column("starting_s", Float, nullable=False, server_default=text("0")),
+    Column("warm_s", Float, nullable=False, server_default=text("0")),
+    Column("parked_s", Float, nullable=False, server_default=text("0")),
+    Column("overdue_s", Float, nullable=False, server_default=text("0")),
     CheckConstraint(_among("state", frozenset(State)), name="known_states_only"),
     CheckConstraint(f"({_among('state', CLAIMED)}) = (claim_id IS NOT NULL)", name="claimed_exactly_with_a_claim"),
     CheckConstraint(f"NOT ({_among('state', BOUND)}) OR org IS NOT NULL", name="bound_worker_has_an_org"),
@@ -223,6 +228,18 @@ breakers = Table(
     Column("why", Text, nullable=False),
 )
 
+rollouts = Table(
+    "rollouts",
+    metadata,
+    Column("profile", Text, primary_key=True),
+    Column("revision", Text, nullable=False),
+    Column("image", Text, nullable=False),
+    Column("since", Instant, nullable=False),
+    Column("started_at", Instant, nullable=False),
+    Column("seen_at", Instant, nullable=False),
+    Column("proven_at", Instant),
+)
+
 journal = Table(
     "journal",
     metadata,
@@ -235,6 +252,49 @@ journal = Table(
     Column("org", Text),
     Column("claim_id", Text),
     Column("who", Text, nullable=False),
+    Column("why", Text, nullable=False),
+)
+
+# What unused workers have cost, of lives that are over. Only ever grows.
+idle_spent = Table(
+    "idle_spent",
+    metadata,
+    Column("profile", Text, primary_key=True),
+    Column("reason", Text, primary_key=True),
+    Column("vcpu_s", Float, nullable=False),
+    Column("gib_s", Float, nullable=False),
+)
+
+# How many of something a pass saw when it last looked.
+sightings = Table(
+    "sightings",
+    metadata,
+    Column("pass", Text, primary_key=True),
+    Column("what", Text, primary_key=True),
+    Column("count", Integer, nullable=False),
+    Column("at", Instant, nullable=False),
+)
+
+# What operators asked for that the configuration does not say.
+targets = Table(
+    "targets",
+    metadata,
+    Column("profile", Text, primary_key=True),
+    Column("warm_target", Integer, nullable=False),
+    Column("set_by", Text, nullable=False),
+    Column("set_at", Instant, nullable=False),
+    CheckConstraint("warm_target >= 0", name="target_not_negative"),
+)
+
+# What was done to the pool and is no move of a worker: by operators, and by sweeps to pods without a row.
+deeds = Table(
+    "deeds",
+    metadata,
+    Column("id", _Serial, primary_key=True, autoincrement=True),
+    Column("at", Instant, nullable=False),
+    Column("who", Text, nullable=False),
+    Column("what", Text, nullable=False),
+    Column("subject", Text, nullable=False),
     Column("why", Text, nullable=False),
 )
 
@@ -285,3 +345,5 @@ Index("requests_by_claim", requests.c.claim_id)
 _partial("requests_by_age", "decided_at", "pk", table=requests, where="decided_at IS NOT NULL")
 Index("journal_by_worker", journal.c.worker_id, journal.c.id)
 Index("journal_by_age", journal.c.at)
+Index("deeds_by_subject", deeds.c.subject, deeds.c.id)
+Index("deeds_by_age", deeds.c.at)

@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Dialect, Text, literal
+from sqlalchemy import ColumnElement, Dialect, Integer, Text, literal
 from sqlalchemy.dialects.postgresql import TIMESTAMP
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -76,6 +76,26 @@ class plus(FunctionElement[datetime]):  # noqa: N801 - reads as SQL
     type = Instant()
     name = "plus"
     inherit_cache = True
+
+
+class minutes_ago(FunctionElement[int]):  # noqa: N801 - reads as SQL
+    """`minutes_ago(instant)`: how many whole minutes lie between an instant and the database's now."""
+
+    type = Integer()
+    name = "minutes_ago"
+    inherit_cache = True
+
+
+@compiles(minutes_ago, "postgresql")
+def _minutes_pg(element: minutes_ago, compiler: SQLCompiler, **kw: Any) -> str:
+    (instant,) = (compiler.process(c, **kw) for c in element.clauses)
+    return f"FLOOR(EXTRACT(EPOCH FROM ({PG_NOW} - {instant})) / 60)::int"
+
+
+@compiles(minutes_ago, "sqlite")
+def _minutes_sqlite(element: minutes_ago, compiler: SQLCompiler, **kw: Any) -> str:
+    (instant,) = (compiler.process(c, **kw) for c in element.clauses)
+    return f"CAST((julianday({SQLITE_NOW}) - julianday({instant})) * 1440 AS INTEGER)"
 
 
 def at(instant: datetime) -> ColumnElement[datetime]:

@@ -23,6 +23,7 @@ class Kind(StrEnum):
     COMPANION = "companion"
     EMPTY_CLUSTER = "empty_cluster"
     PROBE = "probe"
+    PROFILE = "profile"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

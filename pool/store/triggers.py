@@ -4,6 +4,7 @@ be forgotten by whoever writes an UPDATE, by hand or in code."""
 from __future__ import annotations
 
 from pool.states import PAIRS, TERMINAL, State
+from pool.store import costing
 from pool.store.sql import PG_NOW, SQLITE_NOW
 
 _PAIRS = ", ".join(f"'{a}>{b}'" for a, b in PAIRS)
@@ -50,7 +51,7 @@ def postgres() -> list[str]:
 
     values = "NEW.id, {0}, NEW.state, NEW.epoch, NEW.org, NEW.claim_id, NEW.moved_by, NEW.moved_why"
     return [
-        f"CREATE FUNCTION workers_guard() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN\n{checks}\n  RETURN NEW; END $$",
+        f"CREATE FUNCTION workers_guard() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN\n{checks}\n{costing.POSTGRES_SPENDING}\n  RETURN NEW; END $$",
         trigger("workers_guard", "BEFORE UPDATE"),
         f"""CREATE FUNCTION workers_journal() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
   IF TG_OP = 'INSERT' THEN
@@ -61,6 +62,8 @@ def postgres() -> list[str]:
   RETURN NULL; END $$""",
         trigger("workers_journal_insert", "AFTER INSERT", function="workers_journal"),
         trigger("workers_journal_update", "AFTER UPDATE", _JOURNALLED, function="workers_journal"),
+        costing.POSTGRES_SETTLING,
+        trigger("workers_settle", "AFTER UPDATE", costing.ENDS, function="workers_settle"),
         f"""CREATE FUNCTION workers_begin() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
   {refusing("every_worker_begins_as_a_slot")}; END $$""",
         trigger("workers_begin", "BEFORE INSERT", f"NEW.state <> '{State.SPAWNING}'"),
@@ -96,4 +99,5 @@ def sqlite() -> list[str]:
         refusing("ended_claim_stays_ended", "UPDATE", "claims", "OLD.ended_at IS NOT NULL"),
         journalling("workers_journal_insert", "INSERT", "", "NULL"),
         journalling("workers_journal_update", "UPDATE", f"WHEN {_JOURNALLED} ", "OLD.state"),
+        costing.SQLITE_SPENDING,
     ]

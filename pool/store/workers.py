@@ -296,6 +296,35 @@ def counts(tx: Tx) -> dict[tuple[ProfileName, State], int]:
     return {(ProfileName(p), State(s)): n for p, s, n in tx.execute(statement)}
 
 
+def builds(tx: Tx, profile: ProfileName) -> dict[tuple[str, State], int]:
+    """A profile's live rows by revision and state."""
+    statement = (
+        select(W.c.revision, W.c.state, func.count())
+        .where(W.c.state.in_(sorted(LIVE)), W.c.profile == profile)
+        .group_by(W.c.revision, W.c.state)
+    )
+    return {(r, State(s)): n for r, s, n in tx.execute(statement)}
+
+
+def has_been_ready(tx: Tx, profile: ProfileName, revision: str) -> bool:
+    """Whether some worker of this build that still lives became ready."""
+    statement = select(W.c.id).where(
+        W.c.state.in_(sorted(LIVE)),
+        W.c.profile == profile,
+        W.c.revision == revision,
+        W.c.ready_at.is_not(None),
+    )
+    return tx.execute(statement.limit(1)).first() is not None
+
+
+def fresh(tx: Tx, profile: ProfileName, *, ready_s: float) -> set[WorkerId]:
+    """Idle workers that have not been ready for so long yet."""
+    statement = select(W.c.id).where(
+        W.c.profile == profile, W.c.state == State.IDLE, W.c.ready_at > plus(now(), -float(ready_s))
+    )
+    return {WorkerId(i) for (i,) in tx.execute(statement)}
+
+
 def count(tx: Tx, profile: ProfileName, state: State) -> int:
     statement = select(func.count()).where(W.c.profile == profile, W.c.state == state)
     return int(tx.execute(statement).scalar_one())
@@ -304,6 +333,14 @@ def count(tx: Tx, profile: ProfileName, state: State) -> int:
 def ids_in_state(tx: Tx, profile: ProfileName, state: State) -> list[WorkerId]:
     statement = select(W.c.id).where(W.c.profile == profile, W.c.state == state)
     return [WorkerId(i) for (i,) in tx.execute(statement)]
+
+
+def just_ready(tx: Tx, profile: ProfileName, *, within_s: float) -> set[WorkerId]:
+    """Idle workers that became ready no longer ago than this."""
+    statement = select(W.c.id).where(
+        W.c.profile == profile, W.c.state == State.IDLE, W.c.ready_at > plus(now(), -within_s)
+    )
+    return {WorkerId(i) for (i,) in tx.execute(statement)}
 
 
 def young_slots(tx: Tx, profile: ProfileName, *, younger_than_s: float) -> set[WorkerId]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -11,9 +10,10 @@ from sqlalchemy import event, text
 
 from pool.contract import Acquire
 from pool.ids import ClaimId, OrgId, ProfileName, RequestPk
-from pool.records import By, ReplyTo
+from pool.records import ReplyTo
 from pool.settings import OrgDefaults
 from pool.store import Store, Tx, connect, fastpath, orgs, workers
+from tests.support.open_store import OpenStore
 from tests.support.postgres_server import PostgresServer
 
 ROWS = 10_000
@@ -86,31 +86,45 @@ def test_a_pick_reads_one_row_from_its_index_and_sorts_nothing(
     assert "rows=1.00 loops=1" in plan or "rows=1 loops=1" in plan, plan
 
 
-class OpenStore:
-    """A store whose one transaction the test holds open."""
-
-    def __init__(self, tx: Tx) -> None:
-        self._tx = tx
-
-    @contextmanager
-    def read(self) -> Iterator[Tx]:
-        yield self._tx
-
-
 @pytest.mark.parametrize(("org", "source"), [("org-3", "hot_idle"), ("org-new", "warm")])
 def test_a_whole_claim_on_the_fast_path_reads_a_handful_of_rows(full: Store, org: str, source: str) -> None:
     """By the statistics of its own transaction: the table is never scanned, and few rows are fetched."""
     asked = Acquire.parse({"org": org}, task_id="t", ttl_max_s=60)
-    ids = fastpath.NewIds(pk=RequestPk("r-1"), claim_id=ClaimId("c-1"))
+    fresh = fastpath.Fresh(
+        asked=asked, reply=ReplyTo(task_id="t"), pk=RequestPk("r-1"), claim_id=ClaimId("c-1"), activates=False
+    )
+    batch = fastpath.Batch(who="a", keeping=fastpath.Keeping(ttls_s={}, most_s=60), acquires=[fresh])
     with full.engine.connect() as tx:
-        store: Any = OpenStore(tx)
-        claimed = fastpath.claim(
-            store, asked, ReplyTo(task_id="t"), ids, activates=False, by=By(who="a", why="b")
-        )
-        assert claimed is not None
-        assert claimed.source == source
+        served = fastpath.serve(OpenStore(tx), batch)
+        assert served.acquires[0].source == source
         cost = tx.execute(
             text("SELECT seq_scan, idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'workers'")
         ).one()
     assert cost.seq_scan == 0
-    assert 1 <= cost.idx_tup_fetch <= 10
+    assert 1 <= cost.idx_tup_fetch <= 12
+
+
+def test_a_batch_reads_rows_by_its_own_size_and_scans_nothing(full: Store) -> None:
+    """Twenty claims at once, some of them of parked workers."""
+    batch = fastpath.Batch(
+        who="a",
+        keeping=fastpath.Keeping(ttls_s={}, most_s=60),
+        acquires=[
+            fastpath.Fresh(
+                asked=Acquire.parse({"org": ("org-3", "org-new")[n % 2]}, task_id=f"t-{n}", ttl_max_s=60),
+                reply=ReplyTo(task_id=f"t-{n}"),
+                pk=RequestPk(f"r-{n}"),
+                claim_id=ClaimId(f"c-{n}"),
+                activates=False,
+            )
+            for n in range(20)
+        ],
+    )
+    with full.engine.connect() as tx:
+        assert len(fastpath.serve(OpenStore(tx), batch).acquires) == 20
+        scans = tx.execute(
+            text("SELECT relname, seq_scan, idx_tup_fetch FROM pg_stat_xact_user_tables")
+        ).all()
+    cost = {name: (scanned, fetched) for name, scanned, fetched in scans}
+    assert not [name for name in ("workers", "claims", "requests", "journal") if cost[name][0]]
+    assert cost["workers"][1] <= 12 * 20

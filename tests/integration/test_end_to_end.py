@@ -308,6 +308,44 @@ def test_messages_that_are_no_task_of_ours_harm_nobody(system: System, service: 
         assert not tx.execute(select(schema.requests).where(schema.requests.c.org == "pickled")).all()
 
 
+def test_what_only_celery_can_do_is_done_by_celery_in_the_same_worker(
+    system: System, service: Service
+) -> None:
+    """A delay, an expiry, a task to follow: the lane leaves such messages to Celery's own consumer."""
+    task = service.app.signature("pool.acquire", kwargs={"org": "unusual", "wait_s": SOON_S}, queue="acquire")
+    sent = [
+        task.apply_async(countdown=0.2),
+        task.apply_async(expires=600),
+        task.apply_async(link=service.app.signature("pool.canary", queue="acquire", immutable=True)),
+    ]
+    answers = [result.get(timeout=PATIENCE_S) for result in sent]
+    assert {answer["outcome"] for answer in answers} == {"granted"}, answers
+    assert len({answer["claim_id"] for answer in answers}) == 3
+    for answer in answers:
+        assert service.call("release", claim_id=answer["claim_id"]) == {"outcome": "released"}
+
+
+def test_an_answer_that_can_not_be_written_harms_nobody_else(system: System, service: Service) -> None:
+    message = Message(
+        task="pool.acquire",
+        kwargs={"org": "spoilt"},
+        task_id="t-spoilt",
+        origin="test",
+        reply_to="warmpool.reply.x",
+    )
+    with redis.Redis.from_url(system.redis.url) as raw:
+        raw.set("warmpool.reply.x", "no list")
+        raw.lpush("acquire", message.encoded("tag"))
+        granted = service.granted("acme")
+        service.call("release", claim_id=granted["claim_id"])
+        eventually(lambda: not raw.llen("acquire") and not raw.hlen("unacked"), within_s=SOON_S)
+        raw.delete("warmpool.reply.x")
+    with system.store.read() as tx:
+        assert tx.execute(select(schema.requests).where(schema.requests.c.org == "spoilt")).all()
+    for claim_id in system.live_claims(org="spoilt"):
+        service.call("release", claim_id=claim_id)
+
+
 def test_a_profile_with_activation_gives_an_activated_worker(system: System, pool: Pool) -> None:
     with pool.acquire("bound", "bound", wait_s=SOON_S) as worker:
         status, echo = call(worker, "GET", "/echo", worker.auth)
@@ -380,3 +418,24 @@ def envelope() -> dict[str, Any]:
     """A good message, to be spoilt."""
     message = Message(task="pool.acquire", kwargs={"org": "acme"}, task_id="t-1", origin="test")
     return dict(json.loads(message.encoded("tag")))
+
+
+def test_raising_an_orgs_cap_serves_its_waiters_by_the_event(system: System, service: Service) -> None:
+    """Without beat, so that no pass comes round."""
+    system.command("org", "set", "raised", "--cap", "1")
+    with system["beat"].frozen():
+        first = service.granted("raised", ttl_s=0)
+        waiting = service.send("acquire", org="raised", wait_s=60, ttl_s=0)
+        eventually(lambda: rows_waiting(system, "raised") == 1, within_s=SOON_S)
+        system.command("org", "set", "raised", "--cap", "2")
+        answer = waiting.get(timeout=SOON_S)
+    assert answer["outcome"] == "granted"
+    for granted in (first, answer):
+        service.call("release", granted["claim_id"])
+
+
+def rows_waiting(system: System, org: str) -> int:
+    R = schema.requests
+    with system.store.read() as tx:
+        found = select(func.count()).select_from(R).where(R.c.org == org, R.c.state == "waiting")
+        return int(tx.execute(found).scalar_one())

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from pool import batching
 from pool.drivers.port import LABEL_BUSY, NOTE_DO_NOT_DISRUPT, NOTE_ORG, Phase, PodSpec, Role, Stamp, Word
 from pool.errors import BrokenPromise, Transient
 from pool.passes import PASSES
@@ -141,8 +142,8 @@ def test_a_claim_that_is_never_renewed_ends_at_its_lease_and_its_worker_drains(w
     world.canary()
     world.run_pass("reap")
     assert world.state_of(worker) is State.HOT
-    for _ in range(4):
-        world.pass_time(8)
+    for _ in range(8):
+        world.pass_time(4)
         world.canary()
     world.run_pass("reap")
     assert world.state_of(worker) is State.DRAINING
@@ -209,6 +210,7 @@ def test_a_worker_that_could_not_be_parked_stays_usable_and_is_parked_later(
     from pool.store import workers
 
     with monkeypatch.context() as broken:
+        broken.setattr(batching, "can_serve", lambda *_: False)
         broken.setattr(workers, "park", lambda *a, **k: (_ for _ in ()).throw(Transient("the write failed")))
         assert world.release(granted.claim_id) == "released"
     assert world.state_of(worker) is State.HOT
@@ -321,7 +323,35 @@ def test_a_target_above_the_cap_is_clamped_only_if_there_is_a_cap(world: World) 
 def test_a_row_without_a_live_pod_is_not_warm(world: World) -> None:
     world.profile(warm_target=1)
     (worker,) = world.warm(1)
+    world.pass_time(16)
     del world.driver.pods[worker]
+    world.run_pass("reconcile_warm")
+    assert len(world.workers(State.SPAWNING)) == 1
+
+
+def test_a_worker_that_only_the_table_knows_to_be_ready_yet_is_warm(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each process has a view of its own, and this one's is a moment older than the row."""
+    world.profile(warm_target=1)
+    before = world.driver.cached()
+    (worker,) = world.warm(1)
+    monkeypatch.setattr(world.driver, "cached", lambda: before)
+    world.run_pass("reconcile_warm")
+    assert world.workers(State.SPAWNING) == []
+    world.pass_time(16)
+    world.run_pass("reconcile_warm")
+    assert len(world.workers(State.SPAWNING)) == 1
+    assert worker
+
+
+@pytest.mark.parametrize("seen", [{"terminating": True}, {"leaving": "cordoned"}, {"phase": Phase.ENDED}])
+def test_a_worker_whose_pod_is_seen_to_go_is_not_warm_however_young(
+    world: World, seen: dict[str, object]
+) -> None:
+    world.profile(warm_target=1)
+    (worker,) = world.warm(1)
+    world.driver.change(worker, **seen)
     world.run_pass("reconcile_warm")
     assert len(world.workers(State.SPAWNING)) == 1
 
@@ -796,3 +826,46 @@ def test_pods_that_ended_by_themselves_are_lost_with_their_exit_code(world: Worl
     assert world.renew(granted.claim_id)["gone"] == {granted.claim_id: "worker_lost"}
     with world.store.read() as tx:
         assert orgs.pool_row(tx).live == 0
+
+
+# Profiles that were taken out of the configuration
+
+
+def test_unclaimed_workers_of_a_profile_that_is_gone_are_retired_a_few_a_run_and_busy_ones_when_released(
+    world: World,
+) -> None:
+    world.profile("gone", warm_target=0)
+    world.warm(4, "gone")
+    kept = world.warm(1)
+    busy = world.granted(profile="gone", ttl_s=600)
+    parked = world.granted(profile="gone", ttl_s=600)
+    world.release(parked.claim_id)
+    world.configure(
+        profiles={"default": replace(world.deps.settings.profiles["default"], warm_target=1)}, pass_limit=2
+    )
+    world.run_pass("reconcile_warm")
+    assert len(world.workers(State.IDLE, State.HOT_IDLE)) == 4
+    world.pass_time(61)
+    world.run_pass("reconcile_warm")
+    assert len(world.workers(State.IDLE, State.HOT_IDLE)) == 2
+    world.run_pass("reconcile_warm")
+    world.settle()
+    assert [w.id for w in world.workers(State.IDLE, State.HOT_IDLE)] == kept
+    assert world.state_of(busy.worker_id) is State.HOT
+    world.release(busy.claim_id)
+    assert world.state_of(busy.worker_id) is State.DRAINING
+
+
+def test_a_profile_that_another_replica_knows_is_left_alone(world: World) -> None:
+    old = world.deps
+    world.profile("new", warm_target=0)
+    world.warm(1, "new")
+    new = world.deps
+    for _ in range(5):
+        world.pass_time(40)
+        world.deps = old
+        world.run_pass("reconcile_warm")
+        world.deps = new
+        world.run_pass("reconcile_warm")
+    assert len(world.workers(State.IDLE)) >= 1
+    assert [w.profile for w in world.workers(State.IDLE)].count("new") == 1

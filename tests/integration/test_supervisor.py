@@ -183,6 +183,14 @@ def test_nothing_is_left_when_it_is_stopped_while_starting(machine: Machine) -> 
     assert not machine.running()
 
 
+def test_pods_that_can_not_be_cleared_keep_nothing_else_running(machine: Machine) -> None:
+    up = machine.up("--unclearable").ready()
+    up.process.send_signal(signal.SIGINT)
+    assert up.ends() == 0
+    assert "clearing up the pods went wrong: RuntimeError: the disk is full" in up.said()
+    assert not machine.running()
+
+
 def test_a_second_signal_kills_what_does_not_want_to_end(machine: Machine) -> None:
     up = machine.up("--stubborn", "fleet").ready()
     up.process.send_signal(signal.SIGINT)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -11,101 +10,22 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+import urllib3
+from playwright.sync_api import Page, expect
 
-from pool.clock import SystemClock
-from pool.embedded.datadir import DataDir
-from pool.embedded.processes import stop_all, writers_to
-from pool.store import connect, journal, orgs
-from tests.support.system import ROOT, Load, as_toml, clear_pods, held_twice, processes_about
+from tests.support.browser import chromium, opened
+from tests.support.system import ROOT, Load, processes_about
+from tests.support.up import USE, Up
 from tests.support.waiting import eventually
 
-COMPONENTS = ("redis", "acquire", "fleet", "bind", "passes", "beat", "flower")
-READY_LIMIT_S = 90.0
-# The example of the welcome, for machines without curl.
-USE = (
-    "import os, urllib.request as u; "
-    "head = dict(line.split('\"')[1].split(': ', 1) for line in open(os.environ['WARMPOOL_CURL_CONFIG'])); "
-    "print(u.urlopen(u.Request(os.environ['WARMPOOL_ENDPOINT'] + '/echo', headers=head), timeout=20).read().decode())"
-)
+# Every component is killed and waited for in turn.
+pytestmark = pytest.mark.timeout(400)
 
-
-class Up:
-    """Runs of `warmpool up` on one data directory, and commands beside them."""
-
-    def __init__(self, folder: Path) -> None:
-        self.place = DataDir.open(folder)
-        self.config = folder / "warmpool.toml"
-        self.config.write_text(as_toml({"profiles": {"default": {"warm_target": 2}}}))
-        self.env = {k: v for k, v in os.environ.items() if not k.startswith("WARMPOOL_")}
-        self.process: subprocess.Popen[bytes] | None = None
-        self.runs = 0
-
-    def start(self) -> None:
-        self.runs += 1
-        with self.output.open("wb") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "pool.cli", "--config", str(self.config), "up", "--data-dir", str(self.place.root)],
-                cwd=ROOT, env=self.env, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
-            )  # fmt: skip
-        self.says("the pool is ready")
-
-    @property
-    def output(self) -> Path:
-        return self.place.root / f"up-{self.runs}.out"
-
-    def said(self) -> str:
-        return self.output.read_text()
-
-    def says(self, text: str, times: int = 1) -> None:
-        assert self.process is not None
-        process = self.process
-        eventually(
-            lambda: self.said().count(text) >= times or process.poll() is not None,
-            within_s=READY_LIMIT_S,
-            every_s=0.1,
-        )
-        assert self.said().count(text) >= times, self.said()
-
-    def signal(self, sig: signal.Signals) -> int:
-        assert self.process is not None
-        self.process.send_signal(sig)
-        return self.process.wait(timeout=60)
-
-    def pids(self) -> dict[str, int]:
-        return {name: entry.ref.pid for name, entry in self.place.read_record().items()}
-
-    def broker_url(self) -> str:
-        return self.place.broker_url.read_text()
-
-    def command(self, *words: str, ok: tuple[int, ...] = (0,)) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "pool.cli", "--config", str(self.config), *words],
-            cwd=ROOT, env=self.env | {"WARMPOOL_DATA_DIR": str(self.place.root)},
-            capture_output=True, text=True, timeout=90,
-        )  # fmt: skip
-        assert done.returncode in ok, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
-        return done.stdout
-
-    def wrongs(self) -> list[str]:
-        store = connect(f"sqlite:///{self.place.root / 'pool.db'}")
-        try:
-            with store.snapshot() as tx:
-                entries = journal.since(tx, limit=1_000_000)
-                return orgs.miscounted(tx) + journal.disagreements(tx) + held_twice(entries)
-        finally:
-            store.close()
-
-    def end(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.signal(signal.SIGINT)
-            self.process.kill()
-            self.process.wait()
-        stop_all(list(writers_to(self.place.logs)), grace_s=5, clock=SystemClock())
-        clear_pods(self.place.local)
+COMPONENTS = ("redis", "acquire", "fleet", "bind", "passes", "beat", "exporter", "flower", "board")
+SHOTS = os.environ.get("WARMPOOL_TEST_SHOTS") == "1"
+IMAGES = ROOT / "docs" / "img"
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +96,84 @@ def test_passes_are_shown_and_run_dry(up: Up) -> None:
     assert report["pass"] == "reap"
     assert report["outcome"] in ("ok", "held_elsewhere")
     up.command("pass", "run", "nothing", ok=(1,))
+
+
+def test_operators_commands_answer_on_a_running_pool(up: Up) -> None:
+    workers = json.loads(up.command("get", "workers", "-o", "json"))
+    assert workers
+    assert "\033[" not in up.command("get", "workers")
+    assert up.command("get", "passes", "-o", "yaml").startswith("- name: ")
+    idle = next(w["id"] for w in workers if w["state"] == "idle")
+    assert "Claimable by any org" in up.command("explain", idle)
+    up.command("explain", "w-none", ok=(1,))
+    assert "drained 1" in up.command("drain", "worker", idle, "--why", "a try")
+    eventually(lambda: "It was drained by" in up.command("explain", idle), within_s=30)
+    up.command("drain", "node", "nowhere", ok=(1,))
+    up.command("drain", "profile", "default", ok=(1,))  # many, and nobody to ask
+    up.command("profile", "set-warm", "default", "3")
+    eventually(lambda: '"idle": 3' in up.command("get", "profiles", "-o", "json"), within_s=60)
+    up.command("profile", "set-warm", "default", "configured")
+    up.command("profile", "set-warm", "none", "1", ok=(1,))
+    found = {
+        f["id"]: f["level"] for f in json.loads(up.command("doctor", "-o", "json", ok=(0, 1)))["findings"]
+    }
+    assert found["schema_current"] == found["redis_policy"] == found["redis_persistence"] == "ok"
+    up.command("top", ok=(1,))
+
+
+def test_the_board_and_flower_are_open_in_a_browser_and_show_no_token(up: Up) -> None:
+    board, user, password, flower = _pages(up)
+    with chromium() as browser:
+        with opened(browser) as (page, heard):
+            page.goto(board)
+            page.wait_for_selector("#live.on")
+            claim = json.loads(
+                up.command("acquire", "--org", "seen", "--wait", "20", "--lease", "60", "--json")
+            )
+            expect(page.locator("#moves")).to_contain_text(claim["worker_id"])
+            page.goto(f"{board}workers/{claim['worker_id']}")
+            task = page.locator("a[href*='/task/']").first.get_attribute("href") or ""
+            assert heard.errors == []
+        up.command("acquire", "--org", "seen", "--profile", "none", ok=(3,))
+        assert urllib3.request("GET", f"{flower}tasks", retries=False).status == 401
+        with opened(browser, http_credentials={"username": user, "password": password}) as (page, heard):
+            _shows_in_flower(page, flower, "refused unknown_profile")
+            _shows_in_flower(page, flower, f"granted {claim['worker_id']}")
+            page.goto(task)
+            expect(page.locator("body")).to_contain_text("SUCCESS")
+            for address in (task, f"{flower}tasks"):
+                page.goto(address)
+                assert claim["token"] not in page.content()
+            result = f"{flower}api/task/result/{task.rsplit('/', 1)[1]}"
+            login = urllib3.make_headers(basic_auth=f"{user}:{password}")
+            assert (
+                claim["token"]
+                not in urllib3.request("GET", result, headers=login, retries=False).data.decode()
+            )
+            assert [e for e in heard.errors if "503" not in e] == []
+            page.goto(f"{flower}tasks")
+            shot = IMAGES / "flower.png" if SHOTS else up.place.root / "flower.png"
+            page.screenshot(path=shot)
+    up.command("release", claim["claim_id"])
+
+
+def _pages(up: Up) -> tuple[str, str, str, str]:
+    """The addresses as `up` has printed them: the board, and Flower taken apart."""
+    [board] = re.findall(r"^  board +(http\S+)$", up.said(), re.MULTILINE)
+    [(user, password, rest)] = re.findall(r"^  flower +http://(\w+):(\w+)@(\S+)$", up.said(), re.MULTILINE)
+    return board, user, password, f"http://{rest}"
+
+
+def _shows_in_flower(page: Page, flower: str, text: str) -> None:
+    """Flower hears of a task a moment later than its caller."""
+
+    def there() -> bool:
+        page.goto(f"{flower}tasks?search=pool.acquire")
+        page.wait_for_selector("#tasks-table tbody tr")
+        page.wait_for_load_state("networkidle")
+        return text in page.content()
+
+    eventually(there, within_s=60)
 
 
 def test_whatever_is_killed_is_started_again_and_the_work_goes_on(up: Up) -> None:

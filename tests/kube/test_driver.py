@@ -18,6 +18,7 @@ from pool.clock import SystemClock
 from pool.drivers.kubernetes.driver import KubernetesDriver
 from pool.drivers.port import Phase, Pod, Role, Stamp, StampResult
 from pool.errors import Refused, Transient
+from pool.passes.running import STALE_AFTER_S
 from pool.settings import Profile
 from tests.contracts.driver import HELD, DriverContract, Watcher
 from tests.support.fault_proxy import Fault, FaultProxy
@@ -275,6 +276,18 @@ def test_a_pod_on_a_cordoned_node_is_leaving_until_it_is_uncordoned(
         assert watcher.wait_for(Pod, "w-one", leaving="").usable
 
 
+def test_an_evicted_pod_says_that_it_was_chosen(ground: KubeGround, driver: KubernetesDriver) -> None:
+    ready = ground.make_ready(driver.create(ground.spec()))
+    ground.make_busy(ready)
+    with Watcher(driver) as watcher:
+        eviction = {"metadata": {"name": "w-one"}}
+        ground.cluster.api.create(ground.path("pods", "w-one/eviction"), eviction)
+        told = watcher.wait_for(Pod, "w-one", terminating=True)
+    assert told.leaving.startswith("chosen for disruption: EvictionByEvictionAPI")
+    assert not told.usable
+    ground.make_unused(ready)
+
+
 def test_without_a_right_to_nodes_the_rest_works(ground: KubeGround, proxy: FaultProxy) -> None:
     proxy.fault = lambda method, path: Fault(status=403) if "/nodes" in path else None
     with closing(ground.driver()) as driver, Watcher(driver) as watcher:
@@ -419,6 +432,35 @@ def test_a_cache_grows_old_while_the_server_is_away_and_young_when_it_is_back(
         eventually(lambda: driver.cached().pods == ())
 
 
+def test_a_server_that_hangs_is_not_taken_for_a_quiet_one(
+    ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy
+) -> None:
+    """Its connections stay open, and not a word comes."""
+    with Watcher(driver) as watcher:
+        driver.create(ground.spec())
+        watcher.wait_for(Pod, "w-one", ready=True)
+        eventually(lambda: driver.cached().age_s == 0)
+        with proxy.hanging():
+            eventually(
+                lambda: driver.cached().age_s > STALE_AFTER_S, within_s=STALE_AFTER_S + 15, every_s=0.2
+            )
+        eventually(lambda: driver.cached().age_s == 0, within_s=30)
+
+
+def test_a_quiet_server_stays_fresh_by_a_small_read_now_and_then(
+    ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy
+) -> None:
+    with Watcher(driver) as watcher:
+        driver.create(ground.spec())
+        watcher.wait_for(Pod, "w-one", ready=True)
+        calls = len(proxy.calls)
+        eventually(lambda: len(proxy.calls) >= calls + 2, within_s=40, every_s=0.2)
+        assert driver.cached().age_s == 0
+        assert {(m, p.rpartition("/")[2]) for m, p in proxy.calls[calls + 1 :]} == {
+            ("GET", "warmpool-anchor")
+        }
+
+
 def test_companions_cost_no_call_while_they_are_followed(
     ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy
 ) -> None:
@@ -432,7 +474,7 @@ def test_companions_cost_no_call_while_they_are_followed(
         for _ in range(10):
             assert driver.companions() == ("w-one",)
             assert driver.cached().pods
-        assert len(proxy.calls) == calls
+        assert [path for _, path in proxy.calls[calls:] if not path.endswith("/warmpool-anchor")] == []
 
 
 def test_a_killed_api_server_is_caught_up_with_after_its_return(

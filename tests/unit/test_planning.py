@@ -7,7 +7,17 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pool.planning import Supply, clamped_target, slots_wanted, surplus
+from pool.planning import (
+    Builds,
+    Progress,
+    Supply,
+    clamped_target,
+    progress,
+    replacement,
+    slots_wanted,
+    step_of,
+    surplus,
+)
 
 amount = st.integers(min_value=0, max_value=10_000)
 supplies = st.builds(Supply, target=amount, waiters=amount, misses=amount, warm=amount, spawning=amount)
@@ -69,3 +79,76 @@ def test_a_cap_clamps_only_what_is_above_it(target: int, cap: int) -> None:
     clamped = clamped_target(target, cap)
     assert clamped <= cap
     assert clamped == target or (target > cap and clamped == cap)
+
+
+few = st.integers(min_value=0, max_value=30)
+builds = st.builds(
+    Builds,
+    target=few,
+    step=st.integers(min_value=1, max_value=30),
+    old_idle=few,
+    old_parked=few,
+    old_busy=few,
+    new_idle=few,
+    new_fresh=few,
+    new_spawning=few,
+    proven=st.booleans(),
+    failing=st.booleans(),
+)
+
+
+@given(builds)
+def test_replacing_never_takes_the_warm_supply_below_its_target(seen: Builds) -> None:
+    go = replacement(seen).idle_go
+    assert 0 <= go <= seen.old_idle
+    assert not go or seen.old_idle + seen.new_idle - go >= seen.target
+
+
+@given(builds)
+def test_no_more_is_replaced_at_a_time_than_a_step(seen: Builds) -> None:
+    plan = replacement(seen)
+    assert 0 <= plan.idle_go + plan.parked_go <= seen.step
+    assert plan.parked_go <= seen.old_parked
+    assert not plan.slots or seen.new_spawning + seen.new_fresh + plan.slots <= seen.step
+
+
+@given(builds, st.sampled_from(["unproven", "failing"]))
+def test_a_build_that_does_not_start_costs_one_slot_at_a_time_and_nothing_old(seen: Builds, how: str) -> None:
+    plan = replacement(replace(seen, proven=how != "unproven", failing=how == "failing"))
+    assert (plan.idle_go, plan.parked_go) == (0, 0)
+    assert not plan.slots or plan.slots + seen.new_spawning + seen.new_fresh <= 1
+
+
+@given(builds)
+def test_without_old_workers_there_is_nothing_to_replace(seen: Builds) -> None:
+    rolled = replace(seen, old_idle=0, old_parked=0, old_busy=0)
+    assert progress(rolled) is Progress.DONE
+    assert not any((replacement(rolled).slots, replacement(rolled).idle_go, replacement(rolled).parked_go))
+
+
+@given(builds)
+def test_a_build_that_starts_replaces_all_that_nobody_holds_and_then_rests(seen: Builds) -> None:
+    """From any beginning: each round the slots become ready, and what is to go goes."""
+    seen = replace(seen, failing=False, old_busy=0)
+    least = min(seen.target, seen.old_idle + seen.new_idle)
+    for _ in range(100):
+        plan = replacement(seen)
+        ready = seen.new_spawning + seen.new_fresh
+        seen = replace(
+            seen,
+            old_idle=seen.old_idle - plan.idle_go,
+            old_parked=seen.old_parked - plan.parked_go,
+            new_idle=seen.new_idle + ready,
+            new_fresh=0,
+            new_spawning=plan.slots,
+            proven=seen.proven or ready > 0,
+        )
+        assert seen.old_idle + seen.new_idle >= least
+    assert progress(seen) is Progress.DONE
+    assert seen.new_spawning == 0
+
+
+@given(amount, st.integers(min_value=1, max_value=100))
+def test_a_step_is_a_share_and_at_least_one(workers: int, percent: int) -> None:
+    assert 1 <= step_of(workers, percent) <= max(1, workers)
+    assert step_of(workers, percent) * 100 <= max(100, workers * percent)

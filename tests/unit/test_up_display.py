@@ -90,13 +90,28 @@ def test_a_quiet_run_says_only_what_goes_wrong() -> None:
 
 def test_the_example_works_from_any_directory_and_shows_no_password(tmp_path: Path) -> None:
     place = DataDir(tmp_path / "a folder")
-    lines = welcome.lines(place, broker="127.0.0.1:1", flower_port=5555, config=tmp_path / "w.toml")
+    lines = welcome.lines(
+        place, places=[("flower", "http://127.0.0.1:5555/")], config=tmp_path / "w.toml", environment={}
+    )
     (example,) = [line for line in lines if "acquire" in line]
     words = shlex.split(example)
     assert f"WARMPOOL_DATA_DIR={place.root}" in words
     assert f"WARMPOOL_CONFIG={tmp_path / 'w.toml'}" in words
     assert words[-1] == 'curl -s -K "$WARMPOOL_CURL_CONFIG" "$WARMPOOL_ENDPOINT/echo"'
-    assert any("http://127.0.0.1:5555/" in line for line in lines)
+    assert "  flower   http://127.0.0.1:5555/" in lines
+
+
+def test_the_example_tells_what_the_environment_told_and_shows_no_password(tmp_path: Path) -> None:
+    told = {
+        "WARMPOOL_DATABASE_URL": "postgresql://pool:geheim@db/pool",
+        "WARMPOOL_BROKER_URL": "redis://127.0.0.1:6379/0",
+        "WARMPOOL_HEADROOM": "1",
+    }
+    lines = welcome.lines(DataDir(tmp_path), places=[], config=None, environment=told)
+    (example,) = [line for line in lines if "acquire" in line]
+    assert "WARMPOOL_BROKER_URL=redis://127.0.0.1:6379/0" in shlex.split(example)
+    assert "in another terminal, with WARMPOOL_DATABASE_URL as in this one:" in lines
+    assert not any("geheim" in line for line in lines)
 
 
 def a_server(folder: Path, version: str) -> Path:

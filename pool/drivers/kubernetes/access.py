@@ -49,7 +49,8 @@ def load(settings: KubernetesSettings, *, connections: int) -> Access:
     try:
         namespace = _read(settings, conf)
     except (ConfigException, OSError, ValueError) as exc:
-        raise Refused("invalid", detail=f"no access to a cluster: {exc}") from exc
+        by = f" by {settings.kubeconfig}" if settings.kubeconfig else ""
+        raise Refused("invalid", detail=f"no access to a cluster{by}: {exc}") from exc
 
     def authorization() -> str | None:
         try:

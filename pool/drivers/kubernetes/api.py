@@ -6,6 +6,7 @@ deletion for one uid. So what was throttled, refused by a busy server or cut off
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -79,7 +80,13 @@ class Api:
     """Safe to use from many threads."""
 
     def __init__(
-        self, load: Callable[[], Access], *, throttle: Throttle, clock: Clock, call_timeout_s: float
+        self,
+        load: Callable[[], Access],
+        *,
+        throttle: Throttle,
+        clock: Clock,
+        call_timeout_s: float,
+        called: Callable[[Right, int], None] = lambda right, code: None,  # noqa: ARG005
     ) -> None:
         self._load = load
         self._access = load()
@@ -88,10 +95,14 @@ class Api:
         self._throttle = throttle
         self._clock = clock
         self._timeout_s = call_timeout_s
+        # Told of every call and the status it came back with; 0 for none.
+        self._called = called
         self._closed = threading.Event()
         self._granted: set[Right] = set()
         # The server's time is ours plus this: ages are differences of its own instants.
         self._ahead_s: float | None = None
+        # When it last gave an answer that was one: a server that can not reach its own data refuses and hangs, but knows nothing.
+        self.answered_at = -math.inf
 
     def call(self, call: Call) -> Answer:
         """Carry it out. `Transient` if the answer is not known, `Refused` if repeating can not help."""
@@ -128,6 +139,7 @@ class Api:
         response = self._request(call, timeout, stream=True)
         if response.status == OK:
             self._granted.add(call.right)
+            self.answered_at = self._clock.monotonic()
             return Stream(response)
         with closing(response):
             answer = self._judged(call, response, response.read())
@@ -164,15 +176,20 @@ class Api:
             headers["Content-Type"] = _CONTENT[right.method]
         body = None if call.body is None else msgspec.json.encode(call.body)
         try:
-            return self._access.http.request(
+            response = self._access.http.request(
                 right.method, url, body=body, headers=headers, timeout=timeout, redirect=False,
                 preload_content=not stream,
             )  # fmt: skip
         except (urllib3.exceptions.HTTPError, OSError) as exc:
+            self._called(right, 0)
             raise _NotNow(f"the API server did not answer {right.verb} {right.resource}: {exc}") from exc
+        self._called(right, response.status)
+        return response
 
     def _judged(self, call: Call, response: urllib3.BaseHTTPResponse, body: bytes) -> Answer:
         status, right = response.status, call.right
+        if status < 500 and status != _THROTTLED:
+            self.answered_at = self._clock.monotonic()
         if status < 300 or status in _EXPECTED:
             self._granted.add(right)
             return Answer(status=status, body=body)

@@ -23,6 +23,7 @@ from pool.drivers.kubernetes.following import Follower, Source
 from pool.drivers.kubernetes.manifests import Place
 from pool.drivers.kubernetes.nodes import Node
 from pool.drivers.kubernetes.pods import PodCache
+from pool.drivers.kubernetes.pulse import Pulse
 from pool.drivers.kubernetes.rights import Right
 from pool.drivers.port import (
     LABEL_POOL,
@@ -67,6 +68,7 @@ class KubernetesDriver:
             api, _pods_of(self._selected), self._cache, clock=clock, relist_s=settings.relist_s
         )
         self._nodes = Follower(api, _NODES, self._cache.on_nodes, clock=clock, relist_s=settings.relist_s)
+        self._pulse = Pulse(api, self._anchor.is_there, clock=clock)
         self._following = threading.Event()
         self._listed = (Listing(pods=(), anchored=False), -math.inf)
 
@@ -118,6 +120,7 @@ class KubernetesDriver:
         with self._cache.listening() as news:
             self._pods.start()
             self._nodes.start()
+            self._pulse.start()
             self._following.set()
             while not stop.is_set():
                 yield from news.take(_STOP_WITHIN_S)
@@ -153,7 +156,7 @@ class KubernetesDriver:
     def close(self) -> None:
         # First, so that nobody waits for the next try of a call.
         self._api.close()
-        for follower in (self._pods, self._nodes, self._companions):
+        for follower in (self._pods, self._nodes, self._companions, self._pulse):
             follower.close()
 
     def _made(self, spec: PodSpec, manifest: manifests.Manifest) -> Known:

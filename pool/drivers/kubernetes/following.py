@@ -1,7 +1,8 @@
 """Follow one kind of object: list, then watch from there, for ever. What is told goes into a `Sink`.
 
 A watch that ends is taken up where it was; after 410, or when that keeps failing, everything is listed again, and so it is every
-few minutes, whatever the watch says. While a connection is open what was told is now; otherwise it is as old as the last word.
+few minutes, whatever the watch says. While a connection is open, and the server answers anybody, what was told is now; otherwise it is as old
+as the last word.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pool.clock import Clock
 from pool.drivers.kubernetes import decoding
 from pool.drivers.kubernetes.api import EXPIRED, JSON, Api, Call, Expired, Stream
 from pool.drivers.kubernetes.decoding import Page
+from pool.drivers.kubernetes.pulse import EVERY_S
 from pool.drivers.kubernetes.rights import Right
 from pool.errors import PoolError, Refused, Transient
 
@@ -34,6 +36,8 @@ _REFUSED = Backoff(first_s=0.5, limit_s=60.0, tries=2)
 _RESUMES = 3
 # What happened while a watch was broken comes at once when it is taken up; after so long a silence there was nothing.
 _CAUGHT_UP_S = 1.0
+# A server that has said nothing to anybody for so long is not there, whatever is open; somebody asks more often (`pulse`).
+_MUTE_S = 2 * EVERY_S
 # No watch is asked to be shorter.
 _SHORTEST_S = 2.0
 _FROM_CACHE: Mapping[str, str | int] = {"resourceVersion": "0"}
@@ -96,10 +100,12 @@ class Follower(Generic[T]):
                 self._thread.start()
 
     def age_s(self) -> float:
-        """How old the last word is; infinite before the first list."""
+        """How old the last word is; infinite before the first list. On an open watch silence means that nothing has happened, as
+        long as the server answers others."""
         now = self._clock.monotonic()
         if self._heard_at > -math.inf and now - self._open_since >= _CAUGHT_UP_S:
-            return 0.0
+            mute_s = now - max(self._heard_at, self._api.answered_at)
+            return mute_s if mute_s > _MUTE_S else 0.0
         return now - self._heard_at
 
     def close(self) -> None:

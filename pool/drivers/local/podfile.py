@@ -152,7 +152,11 @@ class Shelf:
         return self._file(name, ".secret")
 
     def read(self, name: str, memo: Memo) -> Record | None:
-        return memo.load(self._file(name, ".json"), _parse_record)
+        """A pod's record; None only where the directory itself can be read, so that it is proven absent."""
+        record = memo.load(self._file(name, ".json"), _parse_record)
+        if record is None:
+            self._pods.stat()
+        return record
 
     def write(self, record: Record) -> Record:
         replace_file(self._file(record.name, ".json"), json.dumps(asdict(record)))

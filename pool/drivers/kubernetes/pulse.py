@@ -1,0 +1,46 @@
+"""Whether the API server still speaks. A watch may be silent for a minute and be well, or its server may hang; a small read in
+quiet times tells which, so that a view of the cluster is never taken for fresh on the word of nobody."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from pool.clock import Clock
+from pool.drivers.kubernetes.api import Api
+from pool.errors import PoolError
+
+EVERY_S = 5.0
+
+
+class Pulse:
+    """A thread of its own from `start` to `close`; it asks only when nobody else has had an answer for a while."""
+
+    def __init__(self, api: Api, ask: Callable[[], object], *, clock: Clock) -> None:
+        self._api = api
+        self._ask = ask
+        self._clock = clock
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin, if that was not done before."""
+        with self._lock:
+            if self._thread is None and not self._stop.is_set():
+                self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        while not self._clock.wait(self._stop, EVERY_S):
+            if self._clock.monotonic() - self._api.answered_at < EVERY_S:
+                continue
+            try:
+                self._ask()
+            except PoolError:
+                continue  # the age of the last answer says it

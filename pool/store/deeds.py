@@ -1,0 +1,43 @@
+"""Deeds: what was done to the pool and is no move of a worker, with who and why. Drains and retirements are moves and stand in
+the journal; pauses, targets, orgs and orphan pods stand here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import insert, select
+
+from pool.records import By
+from pool.store.engine import Tx
+from pool.store.schema import deeds as D
+from pool.store.sql import now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deed:
+    """One thing that was done."""
+
+    id: int
+    at: datetime
+    who: str
+    what: str
+    subject: str
+    why: str
+
+
+def record(tx: Tx, what: str, subject: str, by: By) -> None:
+    """In the transaction of the deed itself, or right before an effect outside of the database."""
+    tx.execute(insert(D).values(at=now(), who=by.who, what=what, subject=subject, why=by.why))
+
+
+def latest(tx: Tx, *, limit: int) -> list[Deed]:
+    """The newest, oldest of them first."""
+    newest = tx.execute(select(D).order_by(D.c.id.desc()).limit(limit))
+    return [Deed(**r._mapping) for r in reversed(list(newest))]
+
+
+def of(tx: Tx, subject: str, *, limit: int = 100) -> list[Deed]:
+    """What was done to one thing, oldest first."""
+    newest = tx.execute(select(D).where(D.c.subject == subject).order_by(D.c.id.desc()).limit(limit))
+    return [Deed(**r._mapping) for r in reversed(list(newest))]

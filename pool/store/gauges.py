@@ -1,0 +1,164 @@
+"""What the table says at one moment, in numbers. A handful of statements, each of which walks an index of live rows: what is over is never read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Float, case, cast, func, literal_column, select
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+
+from pool.states import LIVE, RequestState, State
+from pool.store.costing import KEPT, Spell
+from pool.store.engine import Tx
+from pool.store.schema import claims as C
+from pool.store.schema import idle_spent as I
+from pool.store.schema import orgs as O
+from pool.store.schema import requests as R
+from pool.store.schema import workers as W
+from pool.store.sql import now, plus
+
+
+class seconds(FunctionElement[float]):  # noqa: N801 - reads as SQL
+    """`seconds(later, earlier)`: how far apart two instants are; not less than nothing."""
+
+    type = Float()
+    name = "seconds"
+    inherit_cache = True
+
+
+@compiles(seconds, "postgresql")
+def _seconds_pg(element: seconds, compiler: SQLCompiler, **kw: Any) -> str:
+    later, earlier = (compiler.process(c, **kw) for c in element.clauses)
+    # Not EXTRACT, which reckons with decimals: over many rows that costs several times as much.
+    return f"GREATEST(0.0, date_part('epoch', {later} - {earlier}))"
+
+
+@compiles(seconds, "sqlite")
+def _seconds_sqlite(element: seconds, compiler: SQLCompiler, **kw: Any) -> str:
+    later, earlier = (compiler.process(c, **kw) for c in element.clauses)
+    return f"MAX(0, (julianday({later}) - julianday({earlier})) * 86400.0)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What a reason has cost so far."""
+
+    vcpu_s: float = 0.0
+    gib_s: float = 0.0
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(vcpu_s=self.vcpu_s + other.vcpu_s, gib_s=self.gib_s + other.gib_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveRows:
+    """Live workers by profile and state, and what they have cost until now."""
+
+    counts: Mapping[tuple[str, State], int]
+    spent: Mapping[tuple[str, Spell], Spent]
+
+
+def live_rows(tx: Tx) -> LiveRows:
+    """One walk over the live rows. The spells that have not ended are counted up to now."""
+    at = select(now().label("at")).cte("at")
+    columns = [func.sum(_spell_s(spell, at.c.at)).label(spell) for spell in Spell]
+    size = (W.c.cpu_millicores, W.c.memory_mib)
+    statement = (
+        select(W.c.profile, W.c.state, *size, func.count().label("count"), *columns)
+        .select_from(W.join(at, literal_column("true" if tx.dialect.name == "postgresql" else "1")))
+        .where(W.c.state.in_(sorted(LIVE)))
+        .group_by(W.c.profile, W.c.state, *size)
+    )
+    counts: dict[tuple[str, State], int] = {}
+    spent: dict[tuple[str, Spell], Spent] = {}
+    for row in tx.execute(statement).mappings():
+        key = row["profile"], State(row["state"])
+        counts[key] = counts.get(key, 0) + int(row["count"])
+        for spell in Spell:
+            s = float(row[spell])
+            more = Spent(vcpu_s=s * row["cpu_millicores"] / 1000, gib_s=s * row["memory_mib"] / 1024)
+            spent[row["profile"], spell] = spent.get((row["profile"], spell), Spent()) + more
+    return LiveRows(counts=counts, spent=spent)
+
+
+def _spell_s(spell: Spell, at: ColumnElement[Any]) -> ColumnElement[float]:
+    """The seconds of one kind in a live row, the spell that lasts included."""
+    lasting: dict[Spell, tuple[State, ColumnElement[float]]] = {
+        Spell.STARTING: (State.SPAWNING, seconds(at, W.c.state_since)),
+        Spell.WARM: (State.IDLE, seconds(at, W.c.state_since)),
+        Spell.PARKED: (
+            State.HOT_IDLE,
+            seconds(case((W.c.hot_idle_until < at, W.c.hot_idle_until), else_=at), W.c.state_since),
+        ),
+        Spell.OVERDUE: (State.HOT_IDLE, seconds(at, W.c.hot_idle_until)),
+        Spell.LEAVING: (State.DRAINING, seconds(at, W.c.state_since)),
+    }
+    state, lasts = lasting[spell]
+    open_s: ColumnElement[float] = case((W.c.state == state, lasts), else_=0.0)
+    return open_s + W.c[f"{spell}_s"] if spell in KEPT else open_s
+
+
+def spent_before(tx: Tx) -> dict[tuple[str, Spell], Spent]:
+    """What lives that are over have cost."""
+    return {
+        (r.profile, Spell(r.reason)): Spent(vcpu_s=r.vcpu_s, gib_s=r.gib_s) for r in tx.execute(select(I))
+    }
+
+
+def waiting(tx: Tx) -> dict[str, tuple[int, float]]:
+    """By profile: how many wait, and for how long the oldest has."""
+    oldest = seconds(now(), func.min(R.c.created_at))
+    statement = select(R.c.profile, func.count().label("count"), oldest.label("oldest_s"))
+    statement = statement.where(R.c.state == RequestState.WAITING).group_by(R.c.profile)
+    return {r.profile: (int(r._mapping["count"]), float(r.oldest_s)) for r in tx.execute(statement)}
+
+
+def parked_overdue(tx: Tx, *, grace_s: float) -> dict[str, int]:
+    """By profile: parked workers that are past their time by more than the grace. What an org's floor keeps is not overdue."""
+    statement = (
+        select(W.c.org, W.c.profile, func.count().label("count"), O.c.hot_idle_floor, O.c.parked)
+        .join(O, O.c.id == W.c.org)
+        .where(W.c.state == State.HOT_IDLE, W.c.hot_idle_until <= plus(now(), -grace_s))
+        .group_by(W.c.org, W.c.profile, O.c.hot_idle_floor, O.c.parked)
+        .order_by(W.c.org, W.c.profile)
+    )
+    found: dict[str, int] = {}
+    spare: dict[str, int] = {}
+    for row in tx.execute(statement):
+        count = int(row._mapping["count"])
+        if row.hot_idle_floor:
+            left = spare.setdefault(row.org, max(0, row.parked - row.hot_idle_floor))
+            count = min(count, left)
+            spare[row.org] = left - count
+        found[row.profile] = found.get(row.profile, 0) + count
+    return found
+
+
+def idle_longer_than(tx: Tx, age_s: float) -> dict[str, int]:
+    """By profile: idle workers that have been ready for so long."""
+    statement = select(W.c.profile, func.count().label("count"))
+    statement = statement.where(W.c.state == State.IDLE, W.c.ready_at <= plus(now(), -age_s))
+    return {r.profile: int(r._mapping["count"]) for r in tx.execute(statement.group_by(W.c.profile))}
+
+
+def fullest_orgs(tx: Tx, *, limit: int) -> list[tuple[str, int, int]]:
+    """Org, live claims and cap: those nearest to their cap first, then those that hold most."""
+    held = (
+        select(C.c.org, func.count().label("held")).where(C.c.ended_at.is_(None)).group_by(C.c.org).subquery()
+    )
+    share = case((O.c.cap > 0, cast(held.c.held, Float) / O.c.cap), else_=0.0)
+    statement = (
+        select(O.c.id, held.c.held, O.c.cap)
+        .join(held, held.c.org == O.c.id)
+        .order_by(share.desc(), held.c.held.desc(), O.c.id)
+        .limit(limit)
+    )
+    return [(r.id, int(r.held), r.cap) for r in tx.execute(statement)]
+
+
+def count_orgs(tx: Tx) -> int:
+    return int(tx.execute(select(func.count()).select_from(O)).scalar_one())

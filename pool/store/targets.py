@@ -1,0 +1,44 @@
+"""Warm targets set while the pool runs. The configuration says how many unless an operator has said otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlalchemy import delete, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from pool.ids import ProfileName
+from pool.settings import Profile
+from pool.store.engine import Tx
+from pool.store.schema import targets as T
+from pool.store.sql import now
+
+
+def every(tx: Tx) -> dict[ProfileName, int]:
+    """Those that an operator has set."""
+    return {ProfileName(p): n for p, n in tx.execute(select(T.c.profile, T.c.warm_target))}
+
+
+def of(tx: Tx, profile: Profile) -> int:
+    """What is in force for this profile."""
+    found = tx.execute(select(T.c.warm_target).where(T.c.profile == profile.name)).scalar_one_or_none()
+    return profile.warm_target if found is None else int(found)
+
+
+def in_force(tx: Tx, profiles: Mapping[str, Profile]) -> dict[ProfileName, int]:
+    """What is in force for all of them."""
+    said = every(tx)
+    return {ProfileName(n): said.get(ProfileName(n), p.warm_target) for n, p in profiles.items()}
+
+
+def say(tx: Tx, profile: ProfileName, warm_target: int, *, who: str) -> None:
+    """From now on so many."""
+    dialect = postgresql if tx.dialect.name == "postgresql" else sqlite
+    values = {"warm_target": warm_target, "set_by": who, "set_at": now()}
+    statement = dialect.insert(T).values(profile=profile, **values)
+    tx.execute(statement.on_conflict_do_update(index_elements=[T.c.profile], set_=values))
+
+
+def forget(tx: Tx, profile: ProfileName) -> None:
+    """The configuration rules again."""
+    tx.execute(delete(T).where(T.c.profile == profile))
