@@ -19,7 +19,8 @@ from pool.clock import Clock, SystemClock
 from pool.config.reading import chosen
 from pool.embedded import cluster, components, pods, redis, welcome
 from pool.embedded.components import Component, Ports
-from pool.embedded.datadir import DataDir, free_port, write_scrape_targets
+from pool.embedded.datadir import DataDir, write_scrape_targets
+from pool.embedded.ports import is_free
 from pool.embedded.progress import Progress
 from pool.embedded.supervisor import Surroundings, supervise
 from pool.embedded.terminal import Loudness, Terminal
@@ -125,7 +126,7 @@ class _Page:
             )
         elif self.port is None:
             self.port = place.port(self.name, running=running)
-        elif not running and free_port(self.port) is None:
+        elif not running and not is_free(self.port):
             raise PoolError(f"port {self.port} is in use: choose another with --port-{self.name}")
         return self.port
 

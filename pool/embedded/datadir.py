@@ -19,11 +19,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pool.embedded.ports import free_port, is_free
 from pool.errors import PoolError
 from pool.ids import RandomIds
 from pool.processes import ProcessRef, boot_id
@@ -134,9 +134,9 @@ class DataDir:
             kept = int(file.read_text())
         except (OSError, ValueError):
             kept = 0
-        if kept and (running or free_port(kept)):
+        if kept and (running or is_free(kept)):
             return kept
-        chosen = free_port(0) or 0
+        chosen = free_port()
         write_private(file, str(chosen))
         return chosen
 
@@ -157,17 +157,6 @@ def write_scrape_targets(data_dir: DataDir, ports: Mapping[str, int]) -> None:
         {"targets": [f"127.0.0.1:{port}"], "labels": {"component": name}} for name, port in ports.items()
     ]
     write_private(data_dir.metrics, json.dumps(targets, indent=2) + "\n")
-
-
-def free_port(wanted: int) -> int | None:
-    """`wanted` if it is free on loopback, any free port for 0, else None."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", wanted))
-        except OSError:
-            return None
-        return int(probe.getsockname()[1])
 
 
 def write_private(path: Path, text: str) -> None:

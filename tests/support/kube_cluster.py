@@ -27,12 +27,12 @@ from typing import Self
 
 import urllib3
 
+from pool.embedded.ports import free_port
 from tests.support import kube_audit, kube_binaries
 from tests.support.kube_any import ADMIN, KWOK_NODE, Cluster
 from tests.support.kube_api import Access, ApiError
 from tests.support.kube_audit import Request
 from tests.support.kube_processes import Children
-from tests.support.ports import free_ports
 from tests.support.waiting import eventually
 
 STAGES = kube_binaries.SOURCES / "stages.yaml"
@@ -63,7 +63,7 @@ class KubeCluster(Cluster):
         self._marks = itertools.count()
         self._apiserver: subprocess.Popen[bytes] | None = None
         self._tokens = {user: secrets.token_hex(16) for user in USERS}
-        self._port, self._etcd_port, self._peer_port = free_ports(3)
+        self._port, self._etcd_port, self._peer_port = (free_port() for _ in range(3))
         root = self.root = Path(tempfile.mkdtemp(prefix="wp-kube-"))
         self._audit = root / "audit.log"
         try:

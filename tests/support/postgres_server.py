@@ -15,9 +15,9 @@ from pathlib import Path
 import psycopg
 from sqlalchemy import text, update
 
+from pool.embedded.ports import free_port
 from pool.store import Store, schema
 from pool.store.sql import now
-from tests.support.ports import free_port
 from tests.support.waiting import eventually
 
 

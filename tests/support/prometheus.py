@@ -15,7 +15,7 @@ from typing import Any, Self
 import pytest
 import yaml
 
-from tests.support.ports import free_port
+from pool.embedded.ports import free_port
 from tests.support.waiting import eventually
 
 

@@ -12,7 +12,7 @@ from typing import Self
 
 import redis
 
-from tests.support.ports import free_port
+from pool.embedded.ports import free_port
 
 START_LIMIT_S = 10.0
 STOP_LIMIT_S = 10.0
@@ -52,6 +52,10 @@ class RedisServer:
 
     def url_of(self, user: str, password: str) -> str:
         return f"redis://{user}:{password}@127.0.0.1:{self.port}/0"
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
     def start(self) -> Self:
         """Start it and wait until it answers."""

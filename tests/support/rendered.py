@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from pool.cli.app import COMMANDS
+from pool.embedded.ports import free_port
 from pool.settings import PoolSettings
 from tests.support.helm import ROOT, Mounts, Object, Probe, environment, in_image
-from tests.support.ports import free_port
 from tests.support.waiting import eventually
 
 START_LIMIT_S = 110.0

@@ -23,7 +23,7 @@ from pool.client import Pool, Worker
 from pool.clock import SystemClock
 from pool.drivers.local.driver import LocalDriver
 from pool.embedded.components import READY_FILE_VARIABLE
-from pool.embedded.datadir import free_port
+from pool.embedded.ports import free_port
 from pool.errors import PoolError
 from pool.states import State
 from pool.store import Store, connect, journal, orgs, schema
@@ -182,7 +182,7 @@ class System:
         """Start these processes (a second one of a role is named role-2) and wait until each is ready."""
         for name in names:
             if name not in self.parts:
-                port = {"WARMPOOL_METRICS_PORT": str(free_port(0))} if self._measured else {}
+                port = {"WARMPOOL_METRICS_PORT": str(free_port())} if self._measured else {}
                 self.parts[name] = Part(name, self.folder, {**self.env, **port})
             self.parts[name].start()
         for name in names:
@@ -190,7 +190,9 @@ class System:
         return self
 
     def mend(self) -> Self:
-        """Start what a test has ended."""
+        """Start what a test has ended, also one that failed before it could start it again."""
+        if not self.redis.running:
+            self.redis.start()
         self.run(*[name for name, part in self.parts.items() if not part.alive()])
         return self
 
