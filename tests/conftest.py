@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,8 +37,14 @@ _LONG = (
 )  # fmt: skip
 
 from pool.store import Store, connect, migrations
+from tests.support.leftovers import Ground, Watch
 from tests.support.postgres_server import PostgresServer, empty
 from tests.support.world import World
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        config.pluginmanager.register(Watch(Ground()), "leftovers")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -21,10 +21,11 @@ from celery.exceptions import NotRegistered
 
 from pool.client import Pool
 from tests.support.helm import helm, in_image, named, of_kind, rendered, secret_values
+from tests.support.leftovers import processes_about
 from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisServer
 from tests.support.rendered import Ground, Kubelet, Running, is_there
-from tests.support.system import Load, clear_pods, processes_about
+from tests.support.system import Load, clear_pods
 from tests.support.tls import TlsProxy, certificates
 from tests.support.waiting import eventually
 

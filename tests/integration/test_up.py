@@ -16,7 +16,8 @@ import urllib3
 from playwright.sync_api import Page, expect
 
 from tests.support.browser import chromium, opened
-from tests.support.system import ROOT, Load, processes_about
+from tests.support.leftovers import processes_about
+from tests.support.system import ROOT, Load
 from tests.support.up import USE, Up
 from tests.support.waiting import eventually
 

@@ -25,11 +25,11 @@ from tests.support.kube_any import Cluster
 from tests.support.kube_api import Access, ApiError, Object
 from tests.support.kube_audit import Request
 from tests.support.kube_cluster import KubeCluster
+from tests.support.leftovers import processes_about
 from tests.support.local_ground import MASTER_KEY
 from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisServer
 from tests.support.rendered import Ground, Running
-from tests.support.system import processes_about
 from tests.support.waiting import eventually
 
 # The first test waits for a cluster, and another starts five processes.

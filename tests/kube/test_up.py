@@ -17,7 +17,8 @@ from tests.support.fault_proxy import FaultProxy
 from tests.support.hollow_kubelet import HollowKubelet
 from tests.support.kube_any import Cluster
 from tests.support.kube_ground import KubeGround
-from tests.support.system import ROOT, processes_about
+from tests.support.leftovers import processes_about
+from tests.support.system import ROOT
 from tests.support.up import USE, Up
 from tests.support.waiting import eventually
 

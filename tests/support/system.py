@@ -29,6 +29,7 @@ from pool.states import State
 from pool.store import Store, connect, journal, orgs, schema
 from pool.store.journal import Entry
 from tests.support.clock_skew import skewed
+from tests.support.leftovers import processes_about
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 
@@ -413,21 +414,6 @@ def clear_pods(root: Path) -> None:
         eventually(gone, within_s=60, every_s=0.1)
     finally:
         driver.close()
-
-
-def processes_about(folder: Path) -> dict[int, str]:
-    """Living processes whose command line or environment names a folder: what `ps` would find there."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        try:
-            words = (entry / "cmdline").read_bytes()
-            if str(folder).encode() in words + (entry / "environ").read_bytes():
-                found[int(entry.name)] = words.replace(b"\0", b" ").decode(errors="replace").strip()
-        except OSError:
-            continue
-    return found
 
 
 def as_toml(tables: Mapping[str, Any]) -> str:

@@ -1,0 +1,77 @@
+"""All that a run of the tests makes is under one folder, so that what a test leaves running can be found, told and ended."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pool.processes import ProcessRef
+from tests.support.waiting import eventually
+
+# What was told to end, ends within this time.
+_ENDING_S = 10.0
+
+
+class Ground:
+    """The folder, from the first moment to the last. A process names it in its command line, environment or working directory."""
+
+    def __init__(self) -> None:
+        # Short, since sockets are in it; open to pass through, since Postgres is another user's where tests are root's.
+        self._root = Path(tempfile.mkdtemp(prefix="wpt-", dir="/tmp"))
+        self._root.chmod(0o711)
+        os.environ["TMPDIR"] = str(self._root)
+        tempfile.tempdir = None
+
+    def clear(self) -> dict[int, str]:
+        """End and tell what is still running there, and remove the folder."""
+        try:
+            eventually(lambda: not processes_about(self._root), within_s=_ENDING_S, every_s=0.2)
+            left = {}
+        except AssertionError:
+            left = processes_about(self._root)
+        for pid in left:
+            if ref := ProcessRef.of(pid):
+                ref.send(signal.SIGKILL)
+        shutil.rmtree(self._root, ignore_errors=True)
+        return left
+
+
+class Watch:
+    """Nothing is left behind, or the run has failed: as a plugin of the process that leads it."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            left = self._ground.clear()
+            for pid, command in left.items():
+                sys.stderr.write(f"left running by a test, and ended: {pid} {command}\n")
+            if left and session.exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def processes_about(folder: Path) -> dict[int, str]:
+    """Living processes whose command line, environment or working directory names a folder: what `ps` would find there."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            words = (entry / "cmdline").read_bytes()
+            about = words + (entry / "environ").read_bytes() + os.fsencode((entry / "cwd").readlink())
+        except OSError:
+            continue
+        if os.fsencode(folder) in about:
+            found[int(entry.name)] = words.replace(b"\0", b" ").decode(errors="replace").strip()
+    return found
