@@ -3,11 +3,13 @@ move passes that the design does not draw."""
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
 import threading
 from collections.abc import Iterator
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -471,6 +473,49 @@ def test_upgrading_twice_does_nothing(empty: Store) -> None:
     assert migrations.upgrade(empty) == first == migrations.current(empty) == migrations.head()
     assert _catalogue(empty) == before
     assert _column(empty, "SELECT id FROM workers") == ["w-1"]
+
+
+# Written once, when a version was published: whoever has that version would never run what is added to it later.
+FROZEN = {
+    "v0001_initial": "690ca6810c795ed1fa4e8844fbaab650fdb0cc39dd52322c2fd99dc487b95198",
+}
+
+
+@pytest.mark.parametrize("version", FROZEN)
+def test_a_published_migration_is_not_changed(version: str) -> None:
+    found = hashlib.sha256()
+    for path in sorted(Path(migrations.__file__).parent.glob(f"versions/{version}.*")):
+        found.update(path.read_bytes())
+    assert found.hexdigest() == FROZEN[version], "write a new migration instead"
+
+
+def test_a_pool_of_the_first_version_is_taken_along(empty: Store, shared_catalogues: dict[bool, Any]) -> None:
+    migrations.upgrade(empty, to="v0001_initial")
+    with empty.write() as tx:
+        for worker_id, path in (("w-busy", ("idle", "hot")), ("w-warm", ("idle",)), ("w-over", ("lost",))):
+            new_slot(tx, worker_id)
+            for state in path:
+                raw_move(tx, worker_id, state)
+        tx.execute(
+            text(
+                "INSERT INTO claims (id, worker_id, org, profile, request_pk, epoch, source, lease_s, created_at, hot_at,"
+                " lease_expires_at, counted) VALUES ('c-w-busy', 'w-busy', 'acme', 'default', 'r-1', 1, 'warm', 30, :at, :at, :at, false)"
+            ),
+            {"at": AT},
+        )
+    told = "SELECT worker_id || ' ' || to_state FROM journal ORDER BY id"
+    before = _column(empty, told)
+    migrations.upgrade(empty)
+    assert _catalogue(empty) == shared_catalogues[empty.is_postgres]
+    assert _column(empty, "SELECT id || ' ' || state FROM workers ORDER BY id") == [
+        "w-busy hot", "w-over lost", "w-warm idle",
+    ]  # fmt: skip
+    assert _column(empty, told) == before
+    with empty.write() as tx:
+        raw_move(tx, "w-busy", "hot_idle")
+        with pytest.raises(IntegrityError), tx.begin_nested():
+            raw_move(tx, "w-over", "idle")
+    assert _column(empty, told)[-1] == "w-busy hot_idle"
 
 
 def test_replicas_that_start_together_all_find_the_schema(empty: Store) -> None:

@@ -21,14 +21,14 @@ _HERE = Path(__file__).parent
 _LOCK = 7_264_001
 
 
-def upgrade(store: Store) -> str:
-    """Bring the database to the newest version; repeating it does nothing. Returns that version."""
+def upgrade(store: Store, to: str = "head") -> str:
+    """Bring the database to the newest version, or to an earlier one; repeating it does nothing. Returns the newest."""
     from alembic import command
 
     with translated(), store.engine.begin() as tx:
         if store.is_postgres:
             tx.execute(text("SELECT pg_advisory_xact_lock(:k)"), {"k": _LOCK})
-        command.upgrade(_config(tx), "head")
+        command.upgrade(_config(tx), to)
     return head()
 
 
