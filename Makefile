@@ -12,6 +12,7 @@ TESTS ?= tests
 JOBS ?= 3
 MINUTES ?= 10
 DATABASE ?= postgres
+PODS ?= local
 # Each has a cluster of its own.
 KUBE_JOBS ?= 2
 
@@ -55,8 +56,8 @@ bench: $(STAMP) ## measure, each number against a limit of the same run
 race: $(STAMP) ## 10,000 acquires from 16 client processes; fails if a worker is ever held twice
 	@$(BIN)/python -m bench.race
 
-chaos: $(STAMP) ## seeded faults on the real system (SEED=1 MINUTES=10); without SEED also 200 lock losses and a long outage
-	@$(BIN)/python -m tests.chaos --seed $(or $(SEED),1) --minutes $(MINUTES) --database $(DATABASE)
+chaos: $(STAMP) ## seeded faults on the real system (SEED=1 MINUTES=10 PODS=kubernetes); without SEED also 200 lock losses and a long outage
+	@$(BIN)/python -m tests.chaos --seed $(or $(SEED),1) --minutes $(MINUTES) --database $(DATABASE) --pods $(PODS)
 	$(if $(SEED),,@WARMPOOL_TEST_LONG=1 $(BIN)/python -m pytest -s tests/faults/test_lock_losses.py tests/faults/test_outages.py)
 
 soak: $(STAMP) ## steady load for half an hour; memory, connections and tables must stay flat

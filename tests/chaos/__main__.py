@@ -20,6 +20,10 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10, help="how long faults go on (default 10)")
     parser.add_argument("--database", choices=["postgres", "sqlite"], default="postgres")
     parser.add_argument(
+        "--pods", choices=["local", "kubernetes"], default="local",
+        help="processes, or pods on a real API server, which then is away at times (needs the servers of `make test-kube`)",
+    )  # fmt: skip
+    parser.add_argument(
         "--only", action="append", default=[], metavar="KIND", help="only this kind of fault; repeatable"
     )
     parser.add_argument("--keep", type=Path, help="keep logs and the clients' files in this folder")
@@ -28,7 +32,7 @@ def main() -> int:
     kinds = frozenset(Kind(kind) for kind in asked.only) or None
     if asked.keep:
         asked.keep.mkdir(parents=True, exist_ok=True)
-    chaos = Chaos(asked.seed, asked.minutes, asked.database, kinds)
+    chaos = Chaos(asked.seed, asked.minutes, asked.database, asked.pods, kinds)
     if asked.list:
         print("\n".join(map(str, chaos.steps())))
         return 0

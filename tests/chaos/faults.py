@@ -11,14 +11,12 @@ from pathlib import Path
 
 import redis
 
+from tests.chaos.pods import Ending, Pods
 from tests.chaos.schedule import Kind, Step
 from tests.support.clock_skew import skewed
-from tests.support.local_ground import LocalGround
 from tests.support.postgres_server import PostgresServer
 from tests.support.system import ROOT, Part, System
 from tests.support.tcp_proxy import TcpProxy
-
-Ending = Callable[[], None]
 
 
 class Clients:
@@ -74,12 +72,14 @@ class Faults:
         self,
         system: System,
         clients: Clients,
+        pods: Pods,
         *,
         postgres: PostgresServer | None,
         proxies: dict[str, tuple[TcpProxy, TcpProxy | None]],
     ) -> None:
         self._system = system
         self._clients = clients
+        self._pods = pods
         self._postgres = postgres
         self._proxies = proxies
         self.down: set[str] = set()
@@ -96,6 +96,7 @@ class Faults:
             Kind.DATABASE_RESTART: self._database_down,
             Kind.DATABASE_CRASH: self._database_down,
             Kind.DISK_FULL: self._fill,
+            Kind.API_AWAY: lambda _: self._pods.api_away(),
             Kind.POD_KILL: self._kill_worker,
             Kind.CLIENT_KILL: self._kill_client,
         }
@@ -157,13 +158,9 @@ class Faults:
         return end
 
     def _kill_worker(self, step: Step) -> None:
-        """As the kernel would for want of memory: whichever, busy or not."""
-        ground = LocalGround(self._system.folder / "local")
-        pods = sorted((pod for pod in ground.driver().list().pods if pod.usable), key=lambda pod: pod.name)
-        if pods:
-            pod = pods[step.amount % len(pods)]
-            self.killed_workers.add(pod.name)
-            ground.make_container_die(pod)
+        killed = self._pods.kill_one(step.amount)
+        if killed is not None:
+            self.killed_workers.add(killed)
 
     def _kill_client(self, step: Step) -> None:
         self._clients.kill(step.target)

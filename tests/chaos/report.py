@@ -18,7 +18,7 @@ def page(verdict: Verdict) -> str:
     faults = Counter(step.kind for step in verdict.steps)
     within = "never" if verdict.converged_s is None else f"{verdict.converged_s:.0f} s after the last fault"
     lines = [
-        f"chaos  seed {verdict.seed}, {verdict.minutes:g} minutes, {verdict.database}",
+        f"chaos  seed {verdict.seed}, {verdict.minutes:g} minutes, {verdict.database}, {verdict.pods} pods",
         f"  faults         {len(verdict.steps)}: {_counts(faults)}",
         f"  ended alone    {_counts(verdict.ended_by_themselves)}",
         f"  requests       {seen[What.ASKED]}: {_counts(Counter({what: seen[what] for what in ANSWERS}))}",
@@ -30,7 +30,8 @@ def page(verdict: Verdict) -> str:
         f"  violations     {len(verdict.violations)}",
         *(f"    {violation}" for violation in verdict.violations[:40]),
         f"  again with     make chaos SEED={verdict.seed} MINUTES={verdict.minutes:g}"
-        + ("" if verdict.database == "postgres" else f" DATABASE={verdict.database}"),
+        + ("" if verdict.database == "postgres" else f" DATABASE={verdict.database}")
+        + ("" if verdict.pods == "local" else f" PODS={verdict.pods}"),
     ]
     return "\n".join(lines)
 

@@ -24,8 +24,8 @@ from tests.chaos import checker, history
 from tests.chaos.checker import ClaimRow, History, RequestRow
 from tests.chaos.faults import Clients, Ending, Faults
 from tests.chaos.history import Event, Hold
+from tests.chaos.pods import ClusterPods, LocalPods, Pods, cluster_pods
 from tests.chaos.schedule import Ground, Kind, Step, schedule
-from tests.support.local_ground import LocalGround
 from tests.support.postgres_server import PostgresServer
 from tests.support.system import EVERYTHING, Part, System
 from tests.support.tcp_proxy import TcpProxy
@@ -61,6 +61,7 @@ class Verdict:
     seed: int
     minutes: float
     database: str
+    pods: str
     steps: Sequence[Step]
     clients: Sequence[Sequence[Event]]
     holds: Sequence[Hold]
@@ -72,16 +73,18 @@ class Verdict:
 
 @dataclass(slots=True)
 class Chaos:
-    """A seed, how long, and on which database."""
+    """A seed, how long, on which database, and where the pods are."""
 
     seed: int
     minutes: float
     database: str = "postgres"
+    pods: str = "local"
     kinds: frozenset[Kind] | None = None
     _ended: Counter[str] = field(default_factory=Counter)
 
     def steps(self) -> list[Step]:
         kinds = POSTGRES_KINDS if self.database == "postgres" else SQLITE_KINDS
+        kinds |= (ClusterPods if self.pods == "kubernetes" else LocalPods).further
         ground = Ground(
             parts=(*EVERYTHING, *SECONDS),
             seconds=SECONDS,
@@ -94,7 +97,8 @@ class Chaos:
         with ExitStack() as stack:
             postgres = stack.enter_context(postgres_server()) if self.database == "postgres" else None
             url = postgres.create_database("chaos") if postgres else ""
-            system = stack.enter_context(System(folder, url, settings=SETTINGS))
+            pods = stack.enter_context(cluster_pods()) if self.pods == "kubernetes" else LocalPods(folder)
+            system = stack.enter_context(System(folder, url, settings=_settings(pods)))
             proxies = {name: _proxies(stack, system, postgres) for name in SECONDS}
             for name in SECONDS:
                 system.parts[name] = Part(name, folder, _through(system, postgres, *proxies[name]))
@@ -102,10 +106,10 @@ class Chaos:
             system.run(*EVERYTHING, *SECONDS).wait_idle(WARM["default"], within_s=180)
             clients = Clients(folder, system.redis.url, self.seed)
             stack.callback(clients.clear)
-            faults = Faults(system, clients, postgres=postgres, proxies=proxies)
-            return self._judged(system, clients, faults)
+            faults = Faults(system, clients, pods, postgres=postgres, proxies=proxies)
+            return self._judged(system, clients, faults, pods)
 
-    def _judged(self, system: System, clients: Clients, faults: Faults) -> Verdict:
+    def _judged(self, system: System, clients: Clients, faults: Faults, pods: Pods) -> Verdict:
         for i in range(CLIENTS):
             clients.start(f"client-{i}")
         steps = self.steps()
@@ -116,7 +120,7 @@ class Chaos:
         mended = time.monotonic()
         _pause(20)
         wrong = [f"{name} did not end" for name in clients.end(CLIENTS_END_S)]
-        converged, left = self._converged(system, faults, mended)
+        converged, left = self._converged(system, faults, pods, mended)
         told = history.read(clients.files)
         held = history.holds(told)
         wrong += (
@@ -125,7 +129,7 @@ class Chaos:
             + checker.violations(judged_history(system, told, frozenset(faults.killed_workers)))
         )
         return Verdict(
-            seed=self.seed, minutes=self.minutes, database=self.database, steps=steps, clients=told, holds=held,
+            seed=self.seed, minutes=self.minutes, database=self.database, pods=self.pods, steps=steps, clients=told, holds=held,
             violations=wrong, converged_s=converged, ended_by_themselves=self._ended, moves=len(system.entries()),
         )  # fmt: skip
 
@@ -155,13 +159,15 @@ class Chaos:
                 self._ended[f"{name} with {part.exit_code()}"] += 1
                 part.start()
 
-    def _converged(self, system: System, faults: Faults, since: float) -> tuple[float | None, list[str]]:
+    def _converged(
+        self, system: System, faults: Faults, pods: Pods, since: float
+    ) -> tuple[float | None, list[str]]:
         """Seconds until the pool was whole again, or what was still wrong at the limit."""
         wrong = ["it was never looked at"]
         while time.monotonic() - since < CONVERGE_LIMIT_S:
             self._mend(system, faults)
             try:
-                wrong = unsettled(system)
+                wrong = unsettled(system, pods)
             except PoolError as exc:
                 wrong = [str(exc)]
             if not wrong:
@@ -170,7 +176,7 @@ class Chaos:
         return None, [f"after {CONVERGE_LIMIT_S:.0f} s: {sentence}" for sentence in wrong]
 
 
-def unsettled(system: System) -> list[str]:
+def unsettled(system: System, pods: Pods) -> list[str]:
     """Why the pool is not whole yet: nobody asks for anything, so warm, parked and nothing else should be there, each with its pod, and
     every pass should be at work."""
     W, R = schema.workers, schema.requests
@@ -194,9 +200,9 @@ def unsettled(system: System) -> list[str]:
         found += [f"{warm} of {target} {profile} workers are warm"] if warm < target else []
     found += [f"{owed} answers were not delivered"] if owed else []
     found += [f"{name} is dark" for name in late]
-    pods = {pod.name for pod in LocalGround(system.folder / "local").driver().list().pods}
-    found += [f"pod {name} has no live row" for name in sorted(pods - rows.keys())]
-    found += [f"row {name} has no pod" for name in sorted(rows.keys() - pods)]
+    there = pods.names()
+    found += [f"pod {name} has no live row" for name in sorted(there - rows.keys())]
+    found += [f"row {name} has no pod" for name in sorted(rows.keys() - there)]
     return found
 
 
@@ -220,6 +226,12 @@ def judged_history(system: System, told: Sequence[Sequence[Event]], killed: froz
         requests={(r.org, r.request): r for r in requests},
         killed=killed,
     )
+
+
+def _settings(pods: Pods) -> dict[str, Any]:
+    """What they have in common, and what is said of the pods."""
+    tables = pods.tables()
+    return {**tables, **SETTINGS, "pool": {**tables.get("pool", {}), **SETTINGS["pool"]}}
 
 
 @contextmanager

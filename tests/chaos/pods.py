@@ -1,0 +1,105 @@
+"""Where the pods of a chaos run are: processes of this machine, or a cluster with a real API server."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from pool.drivers.port import Pod
+from tests.chaos.schedule import Kind
+from tests.support.fault_proxy import FaultProxy
+from tests.support.hollow_kubelet import HollowKubelet
+from tests.support.kube_cluster import KubeCluster, Part
+from tests.support.kube_ground import KubeGround
+from tests.support.local_ground import LocalGround
+
+Ending = Callable[[], None]
+
+
+class Pods(Protocol):
+    """What chaos does to pods, and asks about them."""
+
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """What the pool's configuration says about them."""
+
+    def names(self) -> set[str]:
+        """Those that are there, and not on their way out."""
+
+    def kill_one(self, number: int) -> str | None:
+        """As the kernel would for want of memory: whichever, busy or not. Its name, if there was one."""
+
+    def api_away(self) -> Ending:
+        """Take away what pods are made with; what brings it back."""
+
+
+class LocalPods:
+    """Processes, made by the pool itself."""
+
+    further: frozenset[Kind] = frozenset()
+
+    def __init__(self, folder: Path) -> None:
+        self._ground = LocalGround(folder / "local")
+
+    def tables(self) -> dict[str, dict[str, Any]]:
+        return self._ground.tables()
+
+    def names(self) -> set[str]:
+        return {pod.name for pod in self._listed()}
+
+    def kill_one(self, number: int) -> str | None:
+        usable = [pod for pod in self._listed() if pod.usable]
+        if not usable:
+            return None
+        pod = usable[number % len(usable)]
+        self._ground.make_container_die(pod)
+        return pod.name
+
+    def api_away(self) -> Ending:
+        return lambda: None  # they are made by this machine itself
+
+    def _listed(self) -> list[Pod]:
+        return sorted(self._ground.driver().list().pods, key=lambda pod: pod.name)
+
+
+class ClusterPods:
+    """Pods that the pool makes under its least rights, each run as a process by a hollow kubelet."""
+
+    further = frozenset({Kind.API_AWAY})
+
+    def __init__(self, cluster: KubeCluster, kubelet: HollowKubelet, ground: KubeGround) -> None:
+        self._cluster = cluster
+        self._kubelet = kubelet
+        self._ground = ground
+
+    def tables(self) -> dict[str, dict[str, Any]]:
+        return self._ground.tables()
+
+    def names(self) -> set[str]:
+        found = self._cluster.api.get(self._ground.path("pods"))["items"]
+        return {p["metadata"]["name"] for p in found if "deletionTimestamp" not in p["metadata"]}
+
+    def kill_one(self, number: int) -> str | None:
+        running = self._kubelet.running(self._ground.namespace)
+        if not running:
+            return None
+        name = running[number % len(running)]
+        self._kubelet.signal(self._ground.namespace, name, signal.SIGKILL)
+        return name
+
+    def api_away(self) -> Ending:
+        self._cluster.kill_apiserver()
+        return self._cluster.restart_apiserver
+
+
+@contextmanager
+def cluster_pods() -> Iterator[ClusterPods]:
+    with (
+        KubeCluster(Part.CONTROLLERS, Part.SCHEDULER) as cluster,
+        FaultProxy(cluster.access) as proxy,
+        HollowKubelet(cluster, node="only") as kubelet,
+    ):
+        ground = KubeGround(cluster, kubelet, cluster.namespace("chaos"), proxy)
+        yield ClusterPods(cluster, kubelet, ground)
