@@ -40,7 +40,7 @@ up: $(STAMP) ## start everything on this machine: broker, database, workers
 	@$(BIN)/warmpool up
 
 test: $(STAMP) ## run the tests that need nothing but this machine (TESTS=tests/unit for a part)
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(TESTS) --ignore=tests/kube
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(TESTS) --ignore=tests/kube
 
 lint: $(STAMP) ## check style, types and the layers
 	@echo "make: ruff" && $(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet .
@@ -71,7 +71,7 @@ proof: $(STAMP) ## every crash point, the pairs of verbs in all orders, the mode
 
 test-kube: $(STAMP) ## run the tests against a real Kubernetes API server
 	@$(BIN)/python -m tests.support.kube_binaries >/dev/null
-	@$(BIN)/python -m pytest -n $(KUBE_JOBS) --dist loadfile tests/kube
+	@$(BIN)/python -m pytest -n $(KUBE_JOBS) --dist loadgroup tests/kube
 
 lock: ## choose the newest packages that fit pyproject.toml (needs uv)
 	@command -v $(UV) >/dev/null || { echo "make: no uv: install it, or set UV" >&2; exit 1; }

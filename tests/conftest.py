@@ -36,6 +36,8 @@ _LONG = (
     "test_crash_points", "test_pairs", "test_model", "test_negative", "test_supervisor", "test_browser", "test_local_passes",
 )  # fmt: skip
 
+_ALONE = ("test_pairs", "test_crash_points")
+
 from pool.store import Store, connect, migrations
 from tests.support.leftovers import Ground, Watch
 from tests.support.postgres_server import PostgresServer, empty
@@ -48,7 +50,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The order within a file stays."""
+    """The order within a file stays. A file is run by one process, since its tests share what takes long to start; those of `_ALONE` share nothing."""
+    for item in items:
+        if item.path.stem not in _ALONE:
+            item.add_marker(pytest.mark.xdist_group(str(item.path)))
     items.sort(key=lambda item: _LONG.index(item.path.stem) if item.path.stem in _LONG else len(_LONG))
 
 
