@@ -3,9 +3,12 @@ ended workers, claims, requests and journal of the past day. All of it grows wit
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from sqlalchemy import text
 
 from pool.ids import OrgId, ProfileName
+from pool.profiles import revision
 from pool.settings import OrgDefaults, Profile
 from pool.store import Store, Tx, connect, migrations, orgs
 from tests.support.postgres_server import PostgresServer
@@ -19,7 +22,7 @@ _ORG = f"'org-' || ({{n}} % {ORGS})"
 
 _SLOTS = f"""INSERT INTO workers (id, profile, image, revision, cpu_millicores, memory_mib, grace_s, state, created_at,
     state_since, sent_at, moved_by, moved_why)
-  SELECT 'w-' || {_RANDOM.format(n="n")}, :profile, :image, '5f0c9a3be1d2', :cpu, :memory, :grace, 'spawning', t, t, t, 'bench', 'refill'
+  SELECT 'w-' || {_RANDOM.format(n="n")}, :profile, :image, :revision, :cpu, :memory, :grace, 'spawning', t, t, t, 'bench', 'refill'
   FROM (SELECT n, now() - make_interval(secs => :over_s * (1 - n::float8 / :count)) AS t FROM generate_series(1, :count) n) s"""
 
 _READY = """UPDATE workers w SET state = 'idle', state_since = s.t, ready_at = s.t, pod_uid = gen_random_uuid()::text,
@@ -40,7 +43,7 @@ _LIVED = (
     """INSERT INTO workers (id, profile, image, revision, cpu_millicores, memory_mib, grace_s, state, epoch, org, claim_id,
     endpoint, pod_uid, node, created_at, state_since, sent_at, ready_at, heartbeat_at, hot_idle_since, hot_idle_until,
     moved_by, moved_why)
-  SELECT w, :profile, :image, '5f0c9a3be1d2', :cpu, :memory, :grace, state, CASE state WHEN 'hot' THEN 1 ELSE 2 END, org,
+  SELECT w, :profile, :image, :revision, :cpu, :memory, :grace, state, CASE state WHEN 'hot' THEN 1 ELSE 2 END, org,
     CASE state WHEN 'hot' THEN c END, 'http://10.9.9.9:8080', gen_random_uuid()::text, 'node-' || n % 100, t, t, t, t, t,
     CASE state WHEN 'hot_idle' THEN t END, CASE state WHEN 'hot_idle' THEN now() + interval '1 day' END, 'bench', 'lived'
   FROM lives""",
@@ -62,16 +65,31 @@ _LIVED = (
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """How many workers of which kind."""
+
+    idle: int
+    busy: int
+    parked: int
+    past: int
+
+
 def populated(server: PostgresServer, name: str, idle: int) -> str:
     """A database with so many idle workers, a twentieth as many busy and parked each, and as many that have ended. Its address."""
+    return populated_with(server, name, Fleet(idle=idle, busy=idle // 20, parked=idle // 20, past=idle))
+
+
+def populated_with(server: PostgresServer, name: str, fleet: Fleet) -> str:
+    """A database with these. Its address."""
     url = server.create_database(name)
     store = connect(url, call_timeout_s=120)
     migrations.upgrade(store)
     with store.write() as tx:
         for org in askers():
             orgs.seed(tx, org, OrgDefaults())
-        _history(tx, past=idle, parked=idle // 20, busy=idle // 20)
-    refill(store, idle, over_s=3600)
+        _history(tx, past=fleet.past, parked=fleet.parked, busy=fleet.busy)
+    refill(store, fleet.idle, over_s=3600)
     with store.read() as tx:
         tx.execute(text("VACUUM (ANALYZE)"))
         tx.execute(text("CHECKPOINT"))
@@ -107,6 +125,7 @@ def _shape() -> dict[str, object]:
     p = Profile()
     return {
         "profile": PROFILE,
+        "revision": revision(p),
         "image": p.image,
         "cpu": p.cpu_millicores,
         "memory": p.memory_mib,

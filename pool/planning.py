@@ -29,7 +29,12 @@ def slots_wanted(supply: Supply) -> int:
 def surplus(idle_long: Sequence[T], target: int) -> Sequence[T]:
     """Which of the workers that have been idle for the whole of the surplus time are above the target: oldest first. All of them
     were idle all that time, so the pool was above its target all that time by their number."""
-    return idle_long[: max(0, len(idle_long) - target)]
+    return idle_long[: spare(len(idle_long), target)]
+
+
+def spare(idle_long: int, target: int) -> int:
+    """How many those are."""
+    return max(0, idle_long - target)
 
 
 def clamped_target(target: int, max_workers: int) -> int:

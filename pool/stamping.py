@@ -8,23 +8,32 @@ import structlog
 from pool import retiring
 from pool.after import After
 from pool.deps import Deps
-from pool.drivers.port import Pod, Stamp, StampResult
+from pool.drivers.port import Pod, Stamp, StampResult, signature
 from pool.ids import WorkerId
 from pool.records import Seen
 from pool.states import CLAIMED, LEAVING, TERMINAL, State
 from pool.store import workers
+from pool.store.glimpses import Glimpse
 
 log = structlog.get_logger(__name__)
 
 _ROUNDS = 10
 
 
-def wanted(worker: Seen) -> Stamp:
+def agrees(worker: Glimpse, pod: Pod) -> bool:
+    """Whether the pod says what its row says, to the letter. If not, `is_due` judges."""
+    busy = worker.state in CLAIMED
+    return pod.signature == signature(
+        busy=busy, epoch=worker.epoch, claim_id=worker.claim_id, org=worker.org
+    )
+
+
+def wanted(worker: Seen | Glimpse) -> Stamp:
     """What the pod of this row should say."""
     return Stamp(org=worker.org, claim_id=worker.claim_id, epoch=worker.epoch, busy=worker.state in CLAIMED)
 
 
-def is_due(worker: Seen, pod: Pod) -> bool:
+def is_due(worker: Seen | Glimpse, pod: Pod) -> bool:
     """Whether row and pod differ in what matters. A pod that nobody ever held and that carries no stamp needs none."""
     if worker.state in LEAVING | TERMINAL or worker.state is State.SPAWNING or pod.terminating:
         return False

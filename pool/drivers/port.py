@@ -8,10 +8,10 @@ answer is not known (the effect may have happened), and `Refused` when repeating
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, overload
 
 # Labels and annotations that belong to the pool. A profile can not set them.
 PREFIX = "warmpool.dev/"
@@ -26,6 +26,10 @@ NOTE_EPOCH = f"{PREFIX}epoch"
 NOTE_REVISION = f"{PREFIX}revision"
 NOTE_DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
 NOTE_SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+
+_STAMPED_NOTES = (NOTE_EPOCH, NOTE_CLAIM, NOTE_ORG, NOTE_DO_NOT_DISRUPT, NOTE_SAFE_TO_EVICT)
+# What of a pod's metadata a stamp writes: the label, then the annotations in the order above.
+Signature = tuple[str | None, ...]
 
 
 class Role(StrEnum):
@@ -85,6 +89,14 @@ class Stamp:
         return notes if self.org is None else notes | {NOTE_ORG: self.org}
 
 
+def signature(*, busy: bool, epoch: int, claim_id: str | None, org: str | None) -> Signature:
+    """What a pod with this stamp bears, and no trace of another org. A pod whose own signature is the same `says` the stamp; one whose is not
+    has to be looked at."""
+    if busy:
+        return ("true", str(epoch), claim_id, org, "true", "false")
+    return ("false", str(epoch), claim_id, org, None, "true")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
     """A pod as the driver saw it."""
@@ -137,6 +149,11 @@ class Pod:
         """Whether it may be handed out as far as the driver can tell."""
         return self.ready and self.phase is Phase.RUNNING and not (self.terminating or self.leaving)
 
+    @property
+    def signature(self) -> Signature:
+        """What of its metadata a stamp would write, as it is."""
+        return (self.labels.get(LABEL_BUSY), *map(self.annotations.get, _STAMPED_NOTES))
+
     def says(self, stamp: Stamp) -> bool:
         """Whether its metadata already says what `stamp` would write."""
         return all(self.labels.get(k) == v for k, v in stamp.labels().items()) and all(
@@ -144,14 +161,49 @@ class Pod:
         )
 
 
+class Told(Sequence[Pod]):
+    """Many pods as they were told, by name. Their ages change without a word about them, and are worked out for those that are looked at: who
+    judges 100,000 by what they say pays for what they say."""
+
+    def __init__(self, named: Mapping[str, Pod], aged: Callable[[Pod], Pod]) -> None:
+        self.named = named
+        self.aged = aged
+
+    def __len__(self) -> int:
+        return len(self.named)
+
+    @overload
+    def __getitem__(self, at: int) -> Pod: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Pod]: ...
+    def __getitem__(self, at: int | slice) -> Pod | Sequence[Pod]:
+        return tuple(self)[at]
+
+    def __iter__(self) -> Iterator[Pod]:
+        return map(self.aged, self.named.values())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
     """All pods of this pool at one moment. `anchored`: a consistent read that also returned the anchor object, so that an
     empty list means that there are none."""
 
-    pods: tuple[Pod, ...]
+    pods: Sequence[Pod]
     anchored: bool
     age_s: float = 0.0
+
+    def named(self) -> Mapping[str, Pod]:
+        """The same pods by name, as they were told: only `aged` says how old one is."""
+        return self.pods.named if isinstance(self.pods, Told) else {p.name: p for p in self.pods}
+
+    def aged(self, pod: Pod) -> Pod:
+        """One of `named`, with its age."""
+        return self.pods.aged(pod) if isinstance(self.pods, Told) else pod
 
 
 class StampResult(StrEnum):

@@ -3,34 +3,52 @@ differ it calls the same `stamp` that the claim's own event calls. In a quiet po
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pool import observing, stamping
+from pool.drivers.port import Pod
 from pool.errors import Transient
 from pool.passes.running import Pass, Run, log
 from pool.states import CLAIMABLE, CLAIMED
-from pool.store import workers
+from pool.store import glimpses, workers
+from pool.store.glimpses import Glimpse
 
 
 def run(run: Run) -> None:
     """Pods first, rows after."""
-    pods = {p.name: p for p in run.cluster().pods}
-    with run.deps.store.read() as tx:
-        rows = workers.live(tx, states=CLAIMED | CLAIMABLE)
-    due = [
-        w
-        for w in rows
-        if (pod := pods.get(w.id)) is not None and stamping.is_due(w, pod) and pod.epoch <= w.epoch
-    ]
+    pods = run.cluster().named()
+    differing = _differing(run, pods)
+    due = [w for w in differing if stamping.is_due(w, pods[w.id]) and pods[w.id].epoch <= w.epoch]
     run.saw("busy_unprotected", sum(1 for w in due if w.state in CLAIMED))
     run.saw("stale_protected", sum(1 for w in due if w.state in CLAIMABLE and pods[w.id].protected))
-    for worker in [w for w in rows if w.id in pods and pods[w.id].epoch > w.epoch]:
+    for behind in run.bounded([w for w in differing if pods[w.id].epoch > w.epoch]):
         if run.acts("put_back_rows_lost"):
-            observing.lose_to_a_later_holder(run.deps, worker, pods[worker.id])
+            _lose(run, behind, pods[behind.id])
+    # What is busy and unprotected may be ended by others any moment; what is protected and idle only holds them up.
+    due.sort(key=lambda w: (w.state not in CLAIMED, w.id))
     for worker in run.bounded(due):
         if run.acts("stamped"):
             try:
                 stamping.stamp(run.deps, worker.id)
             except Transient as exc:
                 log.warning("stamp_failed", worker=worker.id, cause=str(exc))
+
+
+def _differing(run: Run, pods: Mapping[str, Pod]) -> list[Glimpse]:
+    """The rows whose pods do not say what they say: none in a quiet pool, so that all but those are forgotten as they are read."""
+    with run.deps.store.snapshot() as tx:
+        return [
+            w
+            for w in glimpses.live(tx, states=CLAIMED | CLAIMABLE)
+            if (pod := pods.get(w.id)) is not None and not stamping.agrees(w, pod)
+        ]
+
+
+def _lose(run: Run, behind: Glimpse, pod: Pod) -> None:
+    with run.deps.store.read() as tx:
+        worker = workers.get(tx, behind.id)
+    if worker is not None and worker.epoch == behind.epoch:
+        observing.lose_to_a_later_holder(run.deps, worker, pod)
 
 
 GUARD_DISRUPTION = Pass(name="guard_disruption", run=run)

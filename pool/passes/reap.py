@@ -64,12 +64,17 @@ def _parked_above_cap(run: Run) -> None:
 def _idle_surplus(run: Run) -> None:
     pool = run.deps.settings.pool
     for name, profile in run.deps.settings.profiles.items():
-        with run.deps.store.read() as tx:
+        # One moment: those who are taken are the oldest of those who were counted.
+        with run.deps.store.snapshot() as tx:
             target = planning.clamped_target(targets.of(tx, profile), pool.max_workers)
-            idle = workers.idle_since(
-                tx, ProfileName(name), older_than_s=pool.surplus_ttl_s, limit=target + run.limit + 1
+            idle = workers.count_idle_since(tx, ProfileName(name), older_than_s=pool.surplus_ttl_s)
+            most = min(planning.spare(idle, target), run.limit + 1)
+            found = (
+                workers.idle_since(tx, ProfileName(name), older_than_s=pool.surplus_ttl_s, limit=most)
+                if most
+                else []
             )
-        for worker in run.bounded(planning.surplus(idle, target)):
+        for worker in run.bounded(found):
             _drain(run, worker, f"surplus: more than {target} idle for {pool.surplus_ttl_s} s")
 
 

@@ -10,8 +10,13 @@ from pool.profiles import revision
 def run(run: Run) -> None:
     """Make what is missing, delete what is too many."""
     wanted = run.deps.settings.pool.headroom
+    listing = run.cluster()
     there = sorted(
-        (p for p in run.cluster().pods if p.role == Role.PLACEHOLDER and not p.terminating),
+        (
+            listing.aged(p)
+            for p in listing.named().values()
+            if p.role == Role.PLACEHOLDER and not p.terminating
+        ),
         key=lambda p: (p.age_s, p.name),
     )
     run.saw("placeholders", len(there))

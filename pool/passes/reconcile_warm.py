@@ -3,6 +3,7 @@ per profile, so that runs that overlap make no more than one would. At the pool'
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from pool.states import Outcome, State
 from pool.store import (
     Tx,
     breakers,
+    glimpses,
     lock_profile_shared,
     lock_reconcile,
     orgs,
@@ -39,7 +41,7 @@ class Pods:
 
     @classmethod
     def seen_by(cls, run: Run) -> Pods:
-        pods = run.cluster().pods
+        pods = run.cluster().named().values()
         return cls(
             usable=frozenset(p.name for p in pods if p.usable),
             going=frozenset(p.name for p in pods if p.terminating or p.leaving or p.phase is Phase.ENDED),
@@ -73,14 +75,13 @@ def reconcile(run: Run, name: ProfileName, profile: Profile, pods: Pods) -> None
 def supply(tx: Tx, deps: Deps, profile: Profile, pods: Pods, *, misses: int) -> planning.Supply:
     """What one profile needs and has, as this transaction sees it."""
     pool, name = deps.settings.pool, ProfileName(profile.name)
-    idle = workers.ids_in_state(tx, name, State.IDLE)
     # Another process has seen them become ready a moment ago, and our view may be older than that.
     just_ready = workers.just_ready(tx, name, within_s=STALE_AFTER_S) - pods.going
     return planning.Supply(
         target=planning.clamped_target(targets.of(tx, profile), pool.max_workers),
         waiters=requests.count_waiting(tx, name),
         misses=misses,
-        warm=sum(1 for i in idle if i in pods.usable or i in just_ready),
+        warm=sum(1 for i in glimpses.idle_ids(tx, name) if i in pods.usable or i in just_ready),
         spawning=_on_their_way(tx, deps, name, pods),
     )
 
@@ -112,7 +113,7 @@ def _make_room(run: Run, tx: Tx, after: After, wanted: int) -> None:
     """At the cap a waiter comes before what nobody uses: first idle workers above their profile's target, then the parked ones that
     have been parked longest, above their org's floor."""
     freed = 0
-    for worker in _those_who_give_way(run.deps, tx):
+    for worker in _those_who_give_way(run.deps, tx, wanted):
         if freed >= wanted or not run.acts("gave_way"):
             return
         if (
@@ -122,13 +123,16 @@ def _make_room(run: Run, tx: Tx, after: After, wanted: int) -> None:
             freed += 1
 
 
-def _those_who_give_way(deps: Deps, tx: Tx) -> list[Seen]:
+def _those_who_give_way(deps: Deps, tx: Tx, wanted: int) -> Iterator[Seen]:
     surplus: list[Seen] = []
     for name, profile in deps.settings.profiles.items():
-        idle = workers.idle_since(tx, ProfileName(name), older_than_s=0, limit=10_000)
-        surplus.extend(planning.surplus(idle, targets.of(tx, profile)))
-    surplus.sort(key=lambda w: (w.ready_at or w.created_at, w.id))
-    return surplus + workers.in_state(tx, State.HOT_IDLE, limit=1000)
+        idle = workers.count_idle_since(tx, ProfileName(name), older_than_s=0)
+        most = min(planning.spare(idle, targets.of(tx, profile)), wanted)
+        if most:
+            surplus.extend(workers.idle_since(tx, ProfileName(name), older_than_s=0, limit=most))
+    yield from sorted(surplus, key=lambda w: (w.ready_at or w.created_at, w.id))
+    # Some are kept for their orgs' floors, so more of them are looked at than are wanted.
+    yield from workers.in_state(tx, State.HOT_IDLE, limit=1000)
 
 
 def refill_once(deps: Deps, name: ProfileName) -> dict[str, Any]:

@@ -3,7 +3,7 @@ warm supply never falls below its target for it. `planning.replacement` decides;
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from pool import answering, planning, profiles, retiring
 from pool.after import After
@@ -13,7 +13,8 @@ from pool.passes.running import Run
 from pool.records import Seen
 from pool.settings import Profile
 from pool.states import CLAIMED, Outcome, State
-from pool.store import Tx, breakers, lock_reconcile, rollouts, targets, workers
+from pool.store import Tx, breakers, builds, lock_reconcile, rollouts, targets, workers
+from pool.store.builds import Old
 from pool.store.rollouts import Wanted
 
 
@@ -36,12 +37,11 @@ def rules(run: Run, tx: Tx, profile: Profile) -> bool:
 def replacement(run: Run, tx: Tx, profile: Profile, usable: Collection[str]) -> planning.Replacement:
     """What is to be done for this profile, as this transaction sees it."""
     name, wanted = ProfileName(profile.name), profiles.revision(profile)
-    counts = workers.builds(tx, name)
-    if all(revision == wanted for revision, _ in counts):
+    if not builds.others_live(tx, name, wanted):
         return planning.Replacement()
-    if not run.dry_run and workers.has_been_ready(tx, name, wanted):
+    if not run.dry_run and builds.has_been_ready(tx, name, wanted):
         rollouts.prove(tx, name)
-    return planning.replacement(_builds(tx, run.deps, profile, usable, counts))
+    return planning.replacement(_builds(tx, run.deps, profile, usable))
 
 
 def replace(run: Run, profile: Profile, usable: Collection[str]) -> None:
@@ -49,24 +49,27 @@ def replace(run: Run, profile: Profile, usable: Collection[str]) -> None:
     deps, name, wanted = run.deps, ProfileName(profile.name), profiles.revision(profile)
     with deps.store.write() as tx:
         lock_reconcile(tx, name)
-        if not rules(run, tx, profile):
+        if not rules(run, tx, profile) or not builds.others_live(tx, name, wanted):
             return
         plan = replacement(run, tx, profile, usable)
         target = planning.clamped_target(targets.of(tx, profile), deps.settings.pool.max_workers)
-        old = [w for w in workers.live(tx, states=_UNCLAIMED, profile=name) if w.revision != wanted]
+        old = builds.others_unclaimed(tx, name, wanted)
     why = f"{profile.image} replaces it"
-    slots = [w for w in old if w.state is State.SPAWNING and w.pod_uid is None]
+    slots = [w for w in old if w.state is State.SPAWNING and not w.has_pod]
     parked = [w for w in old if w.state is State.HOT_IDLE]
-    for worker in run.bounded([*slots, *parked[: plan.parked_go]]):
-        _let_go(run, worker, why, least_idle=0)
-    idle = [w for w in old if w.state is State.IDLE]
-    for worker in run.bounded(
-        sorted(idle, key=lambda w: (w.id in usable, w.ready_at or w.created_at))[: plan.idle_go]
-    ):
-        _let_go(run, worker, why, least_idle=target)
+    _let_all_go(run, [*slots, *parked[: plan.parked_go]], why, least_idle=0)
+    idle = sorted((w for w in old if w.state is State.IDLE), key=lambda w: (w.id in usable, w.ready_at))
+    _let_all_go(run, idle[: plan.idle_go], why, least_idle=target)
 
 
-_UNCLAIMED = frozenset({State.SPAWNING, State.IDLE, State.HOT_IDLE})
+def _let_all_go(run: Run, chosen: Sequence[Old], why: str, *, least_idle: int) -> None:
+    """As many of them as fit one run, in their order, each as it is now."""
+    some = run.bounded(chosen)
+    with run.deps.store.read() as tx:
+        now = workers.get_many(tx, [w.id for w in some]) if some else {}
+    for old in some:
+        if (worker := now.get(old.id)) is not None and worker.state is old.state:
+            _let_go(run, worker, why, least_idle=least_idle)
 
 
 def _let_go(run: Run, worker: Seen, why: str, *, least_idle: int) -> None:
@@ -83,13 +86,12 @@ def _let_go(run: Run, worker: Seen, why: str, *, least_idle: int) -> None:
     answering.carry_out(run.deps, after)
 
 
-def _builds(
-    tx: Tx, deps: Deps, profile: Profile, usable: Collection[str], counts: dict[tuple[str, State], int]
-) -> planning.Builds:
+def _builds(tx: Tx, deps: Deps, profile: Profile, usable: Collection[str]) -> planning.Builds:
     pool, name, wanted = deps.settings.pool, ProfileName(profile.name), profiles.revision(profile)
-    idle = [w for w in workers.live(tx, states=frozenset({State.IDLE}), profile=name) if w.id in usable]
-    fresh = workers.fresh(tx, name, ready_s=pool.rollout_ready_s)
-    new = [w for w in idle if w.revision == wanted]
+    counts = builds.by_state(tx, name)
+    idle = [(w, revision) for w, revision in builds.of_idle(tx, name) if w in usable]
+    fresh = builds.fresh(tx, name, ready_s=pool.rollout_ready_s)
+    new = [w for w, revision in idle if revision == wanted]
     old = {s: sum(n for (r, at), n in counts.items() if at is s and r != wanted) for s in State}
     known = rollouts.get(tx, name)
     return planning.Builds(
@@ -98,8 +100,8 @@ def _builds(
         old_idle=len(idle) - len(new),
         old_parked=old[State.HOT_IDLE],
         old_busy=sum(old[s] for s in CLAIMED),
-        new_idle=sum(1 for w in new if w.id not in fresh),
-        new_fresh=sum(1 for w in new if w.id in fresh),
+        new_idle=sum(1 for w in new if w not in fresh),
+        new_fresh=sum(1 for w in new if w in fresh),
         new_spawning=counts.get((wanted, State.SPAWNING), 0),
         proven=known is not None and known.proven_at is not None,
         failing=name in breakers.every(tx),

@@ -3,7 +3,8 @@ ever somebody's is deleted only on two proofs, one of them the pod's own. Over-r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from pool import observing
 from pool.drivers.port import Listing, Pod, Role, Word
@@ -11,8 +12,9 @@ from pool.ids import WorkerId
 from pool.passes.running import Pass, Run, log
 from pool.passes.suspecting import seen_again
 from pool.records import Seen
-from pool.states import LIVE, PODDED, TERMINAL, State
-from pool.store import deeds, suspects, workers
+from pool.states import PODDED, TERMINAL, State
+from pool.store import deeds, glimpses, suspects, workers
+from pool.store.glimpses import Glimpse
 from pool.store.suspects import Kind
 
 YOUNG_S = 120.0
@@ -21,24 +23,50 @@ STAMPED_PER_RUN = 10
 EMPTY_RUNS, EMPTY_AGE_S = 3, 60.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """What pods and rows do not have in common: few in a healthy pool, however many there are."""
+
+    # Whether any row expects a pod at all.
+    expecting: bool
+    missing: Sequence[WorkerId]
+    unowned: Sequence[Pod]
+
+
 def run(run: Run) -> None:
     """The whole comparison of one listing with the table."""
     listing = _listing(run)
-    pods = {p.name: p for p in listing.pods if p.role == Role.WORKER}
-    with run.deps.store.read() as tx:
-        expected = workers.live(tx, states=LIVE)
-        known = workers.get_many(tx, [WorkerId(n) for n in pods])
-    run.saw("rows_without_pod", sum(1 for w in expected if _expects_pod(w) and not _is_there(w, pods)))
-    if pods or not _has_pods(expected):
+    pods = {name: p for name, p in listing.named().items() if p.role == Role.WORKER}
+    with run.deps.store.snapshot() as tx:
+        found = compared(pods, glimpses.live(tx))
+    run.saw("rows_without_pod", len(found.missing))
+    if pods or not found.expecting:
         seen_again(run, Kind.EMPTY_CLUSTER, {})
-        _rows_without_pods(run, expected, pods)
+        _rows_without_pods(run, found.missing)
     elif _emptiness_is_proven(run, listing):
-        _rows_without_pods(run, expected, pods)
-    unowned = [p for p in pods.values() if _is_unowned(p, known.get(WorkerId(p.name)))]
+        _rows_without_pods(run, found.missing)
+    unowned = [listing.aged(p) for p in found.unowned]
     run.saw("orphans", sum(1 for p in unowned if p.age_s >= YOUNG_S))
     _never_stamped(run, [p for p in unowned if not p.ever_stamped])
     _stamped(run, [p for p in unowned if p.ever_stamped])
-    _companions(run, pods, {w.id for w in expected})
+    _companions(run, pods)
+
+
+def compared(pods: Mapping[str, Pod], rows: Iterable[Glimpse]) -> Compared:
+    """Each live row against the pod of its name. What is left of the pods is nobody's. Rows are looked at one by one and not kept."""
+    left, missing, expecting = dict(pods), [], False
+    for row in rows:
+        pod = pods.get(row.id)
+        expects = _expects_pod(row)
+        expecting = expecting or expects
+        if pod is not None and row.pod_uid in {None, pod.uid}:
+            del left[row.id]
+        elif expects:
+            missing.append(row.id)
+    # In an order that does not change from run to run: a suspicion must meet the same ones again.
+    missing.sort()
+    unowned = [p for p in left.values() if _is_unowned(p, None)]
+    return Compared(expecting=expecting, missing=missing, unowned=unowned)
 
 
 def _listing(run: Run) -> Listing:
@@ -47,14 +75,11 @@ def _listing(run: Run) -> Listing:
     return listing if listing.pods else run.deps.driver.list()
 
 
-def _has_pods(rows: Sequence[Seen]) -> bool:
-    return any(_expects_pod(w) for w in rows)
+def _expects_pod(worker: Seen | Glimpse) -> bool:
+    return worker.state in _WITH_POD or (worker.state == State.SPAWNING and worker.pod_uid is not None)
 
 
-def _expects_pod(worker: Seen) -> bool:
-    return worker.state in PODDED - {State.DRAINING} or (
-        worker.state is State.SPAWNING and worker.pod_uid is not None
-    )
+_WITH_POD = PODDED - {State.DRAINING}
 
 
 def _emptiness_is_proven(run: Run, listing: Listing) -> bool:
@@ -70,22 +95,23 @@ def _emptiness_is_proven(run: Run, listing: Listing) -> bool:
     return proven
 
 
-def _rows_without_pods(run: Run, rows: Sequence[Seen], pods: Mapping[str, Pod]) -> None:
+def _rows_without_pods(run: Run, missing: Sequence[WorkerId]) -> None:
     """Absent in two runs and in a read of its own: lost. A row whose pod was replaced under its name has lost its own, too."""
-    missing = [w for w in rows if _expects_pod(w) and not _is_there(w, pods)]
-    suspected = {str(w.id): "its pod is absent" for w in run.bounded(missing)}
-    seen = seen_again(run, Kind.ROW_WITHOUT_POD, suspected)
-    for worker in run.bounded(missing):
-        if seen[worker.id].runs < 2 or not run.acts("row_lost"):
-            continue
-        pod = run.deps.driver.read(worker.id)
-        if pod is None or pod.uid != worker.pod_uid:
-            observing.lose(run.deps, worker, "its pod is absent")
+    some = run.bounded(missing)
+    seen = seen_again(run, Kind.ROW_WITHOUT_POD, {str(i): "its pod is absent" for i in some})
+    for worker_id in some:
+        if seen[worker_id].runs >= 2 and run.acts("row_lost"):
+            _lose(run, worker_id)
 
 
-def _is_there(worker: Seen, pods: Mapping[str, Pod]) -> bool:
-    pod = pods.get(worker.id)
-    return pod is not None and worker.pod_uid in {None, pod.uid}
+def _lose(run: Run, worker_id: WorkerId) -> None:
+    with run.deps.store.read() as tx:
+        worker = workers.get(tx, worker_id)
+    if worker is None or not _expects_pod(worker):
+        return
+    pod = run.deps.driver.read(worker.id)
+    if pod is None or pod.uid != worker.pod_uid:
+        observing.lose(run.deps, worker, "its pod is absent")
 
 
 def _is_unowned(pod: Pod, row: Seen | None) -> bool:
@@ -134,9 +160,12 @@ def _report_held(run: Run, pod: Pod, word: Word) -> None:
             )
 
 
-def _companions(run: Run, pods: Mapping[str, Pod], rows: set[WorkerId]) -> None:
+def _companions(run: Run, pods: Mapping[str, Pod]) -> None:
     """A secret or account whose pod is gone, in two runs."""
-    left = [c for c in run.deps.driver.companions() if c not in pods and c not in rows]
+    without_pod = [c for c in run.deps.driver.companions() if c not in pods]
+    with run.deps.store.read() as tx:
+        rows = glimpses.live_among(tx, without_pod)
+    left = [c for c in without_pod if c not in rows]
     seen = seen_again(run, Kind.COMPANION, dict.fromkeys(run.bounded(left), "its pod is gone"))
     for name in run.bounded(left):
         if seen[name].runs >= 2 and run.acts("companion_deleted"):

@@ -25,7 +25,7 @@ _PROBE_TIMEOUT_S = 2.0
 
 def run(run: Run) -> None:
     """Pods are looked at first; rows after them."""
-    pods = {p.name: p for p in run.cluster().pods}
+    pods = run.cluster().named()
     _stuck_slots(run, pods)
     _lost_spawns(run)
     _silent_claims(run)
@@ -81,7 +81,13 @@ def _probes(run: Run) -> None:
     if not probed:
         return
     with run.deps.store.read() as tx:
-        found = [w for name in probed for w in workers.live(tx, states=CLAIMABLE, profile=ProfileName(name))]
+        found = [
+            worker
+            for name in probed
+            for worker in workers.live(
+                tx, states=CLAIMABLE, profile=ProfileName(name), limit=run.limit + 1
+            )
+        ]
     some = list(run.bounded(found))
 
     def healthy(worker: Seen) -> bool:

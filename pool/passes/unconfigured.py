@@ -21,11 +21,12 @@ def retire(run: Run) -> None:
     """As many as fit one run."""
     known = run.deps.settings.profiles
     with run.deps.store.read() as tx:
-        unknown = {p for (p, state) in workers.counts(tx) if state in ENTRY and p not in known}
+        strangers = {p for p in workers.profiles(tx) if p not in known}
+        unknown = {p for p in strangers if workers.live(tx, states=ENTRY, profile=p, limit=1)}
     seen = seen_again(run, Kind.PROFILE, {p: f"profile {p} is not configured any more" for p in unknown})
     gone = sorted(ProfileName(p) for p, suspicion in seen.items() if suspicion.age_s >= UNKNOWN_FOR_S)
     with run.deps.store.read() as tx:
-        found = [w for p in gone for w in workers.live(tx, states=ENTRY, profile=p)]
+        found = [w for p in gone for w in workers.live(tx, states=ENTRY, profile=p, limit=run.limit + 1)]
     for worker in run.bounded(found):
         if run.acts("unconfigured_drained"):
             _drain(run, worker)

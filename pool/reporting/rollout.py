@@ -7,14 +7,14 @@ from typing import Any
 from pool import planning
 from pool.contract import instant
 from pool.states import CLAIMABLE, CLAIMED, State
-from pool.store import Tx, breakers, rollouts, workers
+from pool.store import Tx, breakers, builds, rollouts
 
 
 def rollout_of(
     tx: Tx, rollout: rollouts.Rollout, failing: breakers.Breaker | None, *, full: bool
 ) -> dict[str, Any] | None:
     """A change of a profile's build that is under way; None if all its workers are of the wanted one."""
-    counts = workers.builds(tx, rollout.profile)
+    counts = builds.by_state(tx, rollout.profile)
     old = {s: sum(n for (r, at), n in counts.items() if at is s and r != rollout.revision) for s in State}
     new = {s: counts.get((rollout.revision, s), 0) for s in State}
     seen = planning.Builds(

@@ -19,7 +19,7 @@ from sqlalchemy import (
     text,
 )
 
-from pool.states import BOUND, CLAIMED, LIVE, PODDED, TERMINAL, RequestState, State
+from pool.states import BOUND, CLAIMABLE, CLAIMED, LIVE, PODDED, TERMINAL, RequestState, State
 from pool.store.sql import Instant, JsonText
 
 metadata = MetaData()
@@ -326,10 +326,13 @@ _partial("live_by_state", "state", "state_since", "id", table=workers, where=_am
 _partial(
     "leaving_busy", "id", table=workers, where=f"leaving_since IS NOT NULL AND ({_among('state', CLAIMED)})"
 )
+_partial("live_by_build", "profile", "revision", "state", table=workers, where=_among("state", LIVE))
+_partial("claimable_by_age", "created_at", "id", table=workers, where=_among("state", CLAIMABLE))
 _partial("ended_by_age", "state_since", "id", table=workers, where=_among("state", TERMINAL))
 _partial("one_live_claim_a_worker", "worker_id", table=claims, where="ended_at IS NULL", unique=True)
 _partial("live_claims_by_lease", "lease_expires_at", "id", table=claims, where="ended_at IS NULL")
-_partial("live_claims_by_org", "org", table=claims, where="ended_at IS NULL")
+_partial("live_claims_by_org", "org", "counted", table=claims, where="ended_at IS NULL")
+_partial("ended_claims_by_worker", "worker_id", table=claims, where="ended_at IS NOT NULL")
 _partial("ended_claims_by_age", "ended_at", "id", table=claims, where="ended_at IS NOT NULL")
 _partial("releases_unfinished", "release_asked_at", table=claims,
          where="ended_at IS NULL AND release_asked_at IS NOT NULL")  # fmt: skip
@@ -341,6 +344,8 @@ _partial(
 )
 _partial("misses_unconsumed", "profile", "missed_at", table=requests,
          where="missed_at IS NOT NULL AND miss_consumed_at IS NULL")  # fmt: skip
+_partial("orgs_with_a_cap", "id", table=orgs, where="cap > 0")
+_partial("orgs_that_count_parking", "id", table=orgs, where="hot_idle_floor > 0 OR hot_idle_cap > 0")
 Index("requests_by_claim", requests.c.claim_id)
 _partial("requests_by_age", "decided_at", "pk", table=requests, where="decided_at IS NOT NULL")
 Index("journal_by_worker", journal.c.worker_id, journal.c.id)

@@ -168,10 +168,9 @@ def get_many(tx: Tx, worker_ids: Iterable[WorkerId]) -> dict[WorkerId, Seen]:
 def leaving_of(tx: Tx, claim_ids: Iterable[ClaimId]) -> dict[ClaimId, str]:
     """Which of these claims' workers must leave, and why."""
     statement = select(W.c.claim_id, W.c.leaving_why).where(
-        W.c.leaving_since.is_not(None), W.c.state.in_(sorted(CLAIMED))
+        W.c.claim_id.in_(list(claim_ids)), W.c.leaving_since.is_not(None)
     )
-    wanted = set(claim_ids)
-    return {c: why or "" for c, why in tx.execute(statement) if c in wanted}
+    return {c: why or "" for c, why in tx.execute(statement)}
 
 
 def get_for_update(tx: Tx, worker_id: WorkerId) -> Seen | None:
@@ -197,9 +196,15 @@ def pick_idle(tx: Tx, profile: ProfileName) -> Seen | None:
     return _first(tx, statement)
 
 
-def live(tx: Tx, *, states: frozenset[State] = LIVE, profile: ProfileName | None = None) -> list[Seen]:
+def live(
+    tx: Tx,
+    *,
+    states: frozenset[State] = LIVE,
+    profile: ProfileName | None = None,
+    limit: int | None = None,
+) -> list[Seen]:
     """Rows in these states, oldest in their state first."""
-    statement = select(W).where(W.c.state.in_(sorted(states))).order_by(W.c.state_since, W.c.id)
+    statement = select(W).where(W.c.state.in_(sorted(states))).order_by(W.c.state_since, W.c.id).limit(limit)
     if profile is not None:
         statement = statement.where(W.c.profile == profile)
     return [rows.seen(r) for r in tx.execute(statement)]
@@ -260,15 +265,23 @@ def idle_since(tx: Tx, profile: ProfileName, *, older_than_s: float, limit: int)
     return [rows.seen(r) for r in tx.execute(statement)]
 
 
+def count_idle_since(tx: Tx, profile: ProfileName, *, older_than_s: float) -> int:
+    """How many idle workers have waited so long."""
+    statement = select(func.count()).where(
+        W.c.state == State.IDLE, W.c.profile == profile, W.c.ready_at <= plus(now(), -older_than_s)
+    )
+    return int(tx.execute(statement).scalar_one())
+
+
 def silent_bindings(tx: Tx, *, for_s: float, limit: int) -> list[Seen]:
     """Claims that are being bound, and of which nobody has said for so long that he is at it. A hot worker whose lease has not begun
     is being bound, too."""
-    unleased = (
-        select(C.c.id).where(C.c.id == W.c.claim_id, C.c.ended_at.is_(None), C.c.hot_at.is_(None)).exists()
-    )
+    # A lease starts when its worker is hot: the few claims without one are the first of the index by lease.
+    unleased = (C.c.id == W.c.claim_id) & C.c.ended_at.is_(None) & C.c.lease_expires_at.is_(None)
     statement = (
         select(W)
-        .where(W.c.state.in_(sorted(CLAIMED)), W.c.heartbeat_at <= plus(now(), -float(for_s)), unleased)
+        .join(C, unleased)
+        .where(W.c.state.in_(sorted(CLAIMED)), W.c.heartbeat_at <= plus(now(), -float(for_s)))
         .order_by(W.c.heartbeat_at, W.c.id)
         .limit(limit)
     )
@@ -296,33 +309,15 @@ def counts(tx: Tx) -> dict[tuple[ProfileName, State], int]:
     return {(ProfileName(p), State(s)): n for p, s, n in tx.execute(statement)}
 
 
-def builds(tx: Tx, profile: ProfileName) -> dict[tuple[str, State], int]:
-    """A profile's live rows by revision and state."""
-    statement = (
-        select(W.c.revision, W.c.state, func.count())
-        .where(W.c.state.in_(sorted(LIVE)), W.c.profile == profile)
-        .group_by(W.c.revision, W.c.state)
-    )
-    return {(r, State(s)): n for r, s, n in tx.execute(statement)}
-
-
-def has_been_ready(tx: Tx, profile: ProfileName, revision: str) -> bool:
-    """Whether some worker of this build that still lives became ready."""
-    statement = select(W.c.id).where(
-        W.c.state.in_(sorted(LIVE)),
-        W.c.profile == profile,
-        W.c.revision == revision,
-        W.c.ready_at.is_not(None),
-    )
-    return tx.execute(statement.limit(1)).first() is not None
-
-
-def fresh(tx: Tx, profile: ProfileName, *, ready_s: float) -> set[WorkerId]:
-    """Idle workers that have not been ready for so long yet."""
-    statement = select(W.c.id).where(
-        W.c.profile == profile, W.c.state == State.IDLE, W.c.ready_at > plus(now(), -float(ready_s))
-    )
-    return {WorkerId(i) for (i,) in tx.execute(statement)}
+def profiles(tx: Tx) -> list[ProfileName]:
+    """The profiles that have live rows. One look into an index each, however many rows there are."""
+    live, found = W.c.state.in_(sorted(LIVE)), list[ProfileName]()
+    while True:
+        after = (W.c.profile > found[-1],) if found else ()
+        name = tx.execute(select(func.min(W.c.profile)).where(live, *after)).scalar_one()
+        if name is None:
+            return found
+        found.append(ProfileName(name))
 
 
 def count(tx: Tx, profile: ProfileName, state: State) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -84,14 +84,20 @@ class SteppingStore:
 
     ask = Store.ask
 
+    def read(self) -> AbstractContextManager[Tx]:
+        return self._reading(self._store.read)
+
+    def snapshot(self) -> AbstractContextManager[Tx]:
+        return self._reading(self._store.snapshot)
+
     @contextmanager
-    def read(self) -> Iterator[Tx]:
+    def _reading(self, begin: Callable[[], AbstractContextManager[Tx]]) -> Iterator[Tx]:
         if self._grain is Grain.TRANSACTION:
             self._actor.pause()
-            with self._store.read() as tx:
+            with begin() as tx:
                 yield tx
             return
-        with self._store.read() as tx, self._stepping(tx):
+        with begin() as tx, self._stepping(tx):
             yield tx
 
     @contextmanager

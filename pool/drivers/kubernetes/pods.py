@@ -1,6 +1,7 @@
 """The pod cache: what the watches of pods and nodes have told, and who wants to hear of it. Safe to use from many threads.
 
-A pod's age, and whether its node is being taken away, change without a word about the pod; both are worked out when it is shown.
+A pod's age, and whether its node is being taken away, change without a word about the pod. The age is worked out when a pod is looked at, its
+node's fate when either of them changes: what is kept is what most readers want, and reading all of it costs a copy of a dict.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import replace
 
 from pool.drivers.kubernetes.decoding import Known
 from pool.drivers.kubernetes.nodes import Node
-from pool.drivers.port import Gone, Pod
+from pool.drivers.port import Gone, Pod, Told
 
 
 class News:
@@ -42,13 +43,18 @@ class PodCache:
         self._age_s = age_s
         self._lock = threading.Lock()
         self._known: dict[str, Known] = {}
+        # The same pods with their nodes' fate, as they are shown but for their age.
+        self._told: dict[str, Pod] = {}
         self._nodes: dict[str, Node] = {}
         self._listeners: set[News] = set()
         self.on_nodes = NodeSink(self._nodes_replaced, self._node_changed)
 
-    def pods(self) -> tuple[Pod, ...]:
+    def pods(self) -> Told:
         with self._lock:
-            return tuple(self._shown(known) for known in self._known.values())
+            known = self._known.copy()
+            return Told(
+                self._told.copy(), lambda pod: replace(pod, age_s=self._age_s(known[pod.name].created_s))
+            )
 
     def shown(self, known: Known) -> Pod:
         """A pod that was read otherwise, with what is known of its node."""
@@ -94,6 +100,7 @@ class PodCache:
     def _learn(self, item: Known) -> None:
         before = self._known.get(item.pod.name)
         self._known[item.pod.name] = item
+        self._told[item.pod.name] = self._placed(item)
         if before is None or before.pod.version != item.pod.version:
             self._tell(self._shown(item))
 
@@ -101,6 +108,7 @@ class PodCache:
         before = self._known.get(item.pod.name)
         if before is not None and before.pod.uid == item.pod.uid:
             del self._known[item.pod.name]
+            del self._told[item.pod.name]
         self._tell(Gone(name=item.pod.name, uid=item.pod.uid))
 
     def _nodes_replaced(self, nodes: Iterable[Node]) -> None:
@@ -121,6 +129,7 @@ class PodCache:
         """Tell of each pod whose node's fate is another one now."""
         for known in self._known.values():
             if known.pod.node in names and self._leaving(known, before) != self._leaving(known, self._nodes):
+                self._told[known.pod.name] = self._placed(known)
                 self._tell(self._shown(known))
 
     def _tell(self, event: Pod | Gone) -> None:
@@ -130,6 +139,10 @@ class PodCache:
     def _shown(self, known: Known) -> Pod:
         leaving = self._leaving(known, self._nodes)
         return replace(known.pod, age_s=self._age_s(known.created_s), leaving=leaving)
+
+    def _placed(self, known: Known) -> Pod:
+        leaving = self._leaving(known, self._nodes)
+        return known.pod if leaving == known.pod.leaving else replace(known.pod, leaving=leaving)
 
     def _leaving(self, known: Known, nodes: dict[str, Node]) -> str:
         node = nodes.get(known.pod.node)

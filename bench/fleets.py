@@ -1,0 +1,157 @@
+"""A fleet of rows on a real Postgres and of pods in the Kubernetes driver's own cache, without a cluster: what a pass sees in a quiet pool of this size."""
+
+from __future__ import annotations
+
+import itertools
+import resource
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter, process_time
+
+from bench.populating import Fleet, askers, populated_with
+from pool import profiles
+from pool.drivers.kubernetes.decoding import Known
+from pool.drivers.kubernetes.pods import PodCache
+from pool.drivers.port import LABEL_PROFILE, LABEL_ROLE, LABEL_WORKER, NOTE_REVISION, Listing, Phase, Pod, Role, Stamp
+from pool.ids import RandomIds
+from pool.passes import PASSES
+from pool.passes.running import Run, carry_out
+from pool.settings import Profile
+from pool.states import CLAIMED, LIVE
+from pool.store import Store, connect, glimpses
+from tests.support.podless import PodlessDriver
+from tests.support.postgres_server import PostgresServer
+from tests.support.world import Stage
+
+# Profiles that nobody uses are looked at all the same.
+_OTHERS = 4
+_AGE_S = 4_000.0
+
+
+class CachedPods(PodlessDriver):
+    """Pods that the watch has told of, shown by the cache that is used on a real cluster. Whatever would be a call to the API server is counted."""
+
+    def __init__(self, pods: Iterator[Known]) -> None:
+        super().__init__()
+        self._cache = PodCache(lambda created_s: _AGE_S - created_s)
+        self._cache.replace(list(pods))
+        self._names = tuple(p.name for p in self._cache.pods())
+
+    def cached(self) -> Listing:
+        return Listing(pods=self._cache.pods(), anchored=False)
+
+    def companions(self) -> tuple[str, ...]:
+        return self._names
+
+    @property
+    def calls_made(self) -> int:
+        return len(self.calls)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What one run took: seconds of the clock and of this process' CPU, and by how much its memory grew at most."""
+
+    wall_s: float
+    cpu_s: float
+    peak_mib: float
+    calls: int
+
+
+class GrownPool(Stage[CachedPods]):
+    """A whole pool of one size."""
+
+    def __init__(self, store: Store) -> None:
+        with store.snapshot() as tx:
+            driver = CachedPods(_pod(row) for row in glimpses.live(tx, states=LIVE))
+        super().__init__(store, driver)
+        self.deps = replace(self.deps, ids=RandomIds())
+        known = dict(self.deps.settings.profiles)
+        with store.snapshot() as tx:
+            idle = sum(1 for _ in glimpses.idle_ids(tx, next(iter(known))))
+        shapes = {n: replace(p, warm_target=idle) for n, p in known.items()}
+        shapes |= {f"other-{n}": Profile(name=f"other-{n}", warm_target=0) for n in range(_OTHERS)}
+        # Old enough to be looked at, young enough to stay: nothing is due anywhere.
+        self.configure(profiles=shapes, max_age_s=10 * 86_400, terminal_keep_s=2 * 86_400)
+
+    def once(self, name: str) -> Cost:
+        """One run of a pass, which has nothing to do."""
+        _forget_peak()
+        before, called = _resident_mib(), self.driver.calls_made
+        began, began_cpu = perf_counter(), process_time()
+        report = carry_out(self.deps, PASSES[name], Run(deps=self.deps, name=name))
+        cost = Cost(
+            wall_s=perf_counter() - began,
+            cpu_s=process_time() - began_cpu,
+            peak_mib=max(0.0, _peak_mib() - before),
+            calls=self.driver.calls_made - called,
+        )
+        self.broker.sent.clear()
+        if report["outcome"] != "ok" or any(report["actions"].values()):
+            raise RuntimeError(f"{name} was to find nothing to do: {report}")
+        return cost
+
+
+def grown(server: PostgresServer, name: str, live: int) -> str:
+    """A database with so many live workers, three in ten busy and one in ten parked, and as many that have ended; with their claims, requests
+    and journal 13 rows a live worker. Its address."""
+    return populated_with(
+        server, name, Fleet(idle=live * 6 // 10, busy=live * 3 // 10, parked=live // 10, past=live)
+    )
+
+
+def opened(url: str) -> GrownPool:
+    return GrownPool(connect(url, call_timeout_s=60, connections=2))
+
+
+def _pod(row: glimpses.Glimpse) -> Known:
+    """The pod of this row in good health, which says what the row says."""
+    stamp = Stamp(org=row.org, claim_id=row.claim_id, epoch=row.epoch, busy=row.state in CLAIMED)
+    labels = {LABEL_WORKER: row.id, LABEL_PROFILE: "default", LABEL_ROLE: str(Role.WORKER), **stamp.labels()}
+    notes = {NOTE_REVISION: _REVISION, **stamp.annotations()}
+    pod = Pod(
+        name=row.id,
+        uid=row.pod_uid or "",
+        version=str(next(_versions)),
+        phase=Phase.RUNNING,
+        ready=True,
+        terminating=False,
+        endpoint="http://10.0.0.1:8080",
+        node=f"node-{hash(row.id) % 100}",
+        image="worker:1",
+        labels={k: v for k, v in labels.items() if v is not None},
+        annotations={k: v for k, v in notes.items() if v is not None},
+    )
+    return Known(pod=pod, created_s=0.0)
+
+
+_REVISION = profiles.revision(Profile())
+_versions = itertools.count(1)
+_STATUS, _PEAK = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def _forget_peak() -> None:
+    """From here on the kernel's highest mark is of what comes; where there is no such thing, it only rises."""
+    if _PEAK.exists():
+        _PEAK.write_text("5")
+
+
+def _resident_mib() -> float:
+    return _in_status("VmRSS")
+
+
+def _peak_mib() -> float:
+    if _STATUS.exists():
+        return _in_status("VmHWM")
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _in_status(what: str) -> float:
+    if not _STATUS.exists():
+        return 0.0
+    (line,) = (text for text in _STATUS.read_text().splitlines() if text.startswith(f"{what}:"))
+    return int(line.split()[1]) / 1024
+
+
+__all__ = ["Cost", "GrownPool", "askers", "grown", "opened"]

@@ -1,0 +1,83 @@
+"""A profile's live workers by their build: for counting how far a change has come, and for choosing who goes for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import func, or_, select
+
+from pool.ids import ProfileName, WorkerId
+from pool.states import ENTRY, LIVE, State
+from pool.store.engine import Tx
+from pool.store.schema import workers as W
+from pool.store.sql import now, plus
+
+_LIVE = W.c.state.in_(sorted(LIVE))
+
+
+@dataclass(frozen=True, slots=True)
+class Old:
+    """An unclaimed worker of another build than the wanted one, as far as choosing needs it."""
+
+    id: WorkerId
+    state: State
+    has_pod: bool
+    ready_at: datetime
+
+
+def by_state(tx: Tx, profile: ProfileName) -> dict[tuple[str, State], int]:
+    """Live rows by revision and state."""
+    statement = select(W.c.revision, W.c.state, func.count()).where(_LIVE, W.c.profile == profile)
+    return {
+        (r, State(s)): n for r, s, n in tx.execute(statement.group_by(W.c.profile, W.c.revision, W.c.state))
+    }
+
+
+def others_live(tx: Tx, profile: ProfileName, wanted: str) -> bool:
+    """Whether any live worker is of another build. Two looks into an index, however many workers there are."""
+    other = or_(*(
+        select(W.c.id).where(_LIVE, W.c.profile == profile, differs).limit(1).exists()
+        for differs in (W.c.revision < wanted, W.c.revision > wanted)
+    ))  # fmt: skip
+    return bool(tx.execute(select(other)).scalar_one())
+
+
+def has_been_ready(tx: Tx, profile: ProfileName, revision: str) -> bool:
+    """Whether some worker of this build that still lives became ready."""
+    statement = select(W.c.id).where(
+        _LIVE, W.c.profile == profile, W.c.revision == revision, W.c.ready_at.is_not(None)
+    )
+    return tx.execute(statement.limit(1)).first() is not None
+
+
+def fresh(tx: Tx, profile: ProfileName, *, ready_s: float) -> set[WorkerId]:
+    """Idle workers that have not been ready for so long yet."""
+    statement = select(W.c.id).where(
+        W.c.profile == profile, W.c.state == State.IDLE, W.c.ready_at > plus(now(), -float(ready_s))
+    )
+    return set(tx.execute(statement).scalars())
+
+
+def of_idle(tx: Tx, profile: ProfileName) -> Iterator[tuple[WorkerId, str]]:
+    """Each idle worker and its build."""
+    statement = select(W.c.id, W.c.revision).where(W.c.profile == profile, W.c.state == State.IDLE)
+    for worker_id, revision in tx.execute(statement, execution_options={"yield_per": 2_000}):
+        yield worker_id, revision
+
+
+def others_unclaimed(tx: Tx, profile: ProfileName, wanted: str) -> list[Old]:
+    """Unclaimed workers of other builds, those that have been in their state longest first."""
+    columns = (
+        W.c.id,
+        W.c.state,
+        W.c.pod_uid.is_not(None),
+        func.coalesce(W.c.ready_at, W.c.created_at, type_=W.c.created_at.type),
+    )
+    statement = (
+        select(*columns)
+        .where(_LIVE, W.c.profile == profile, W.c.revision != wanted, W.c.state.in_(sorted(ENTRY)))
+        .order_by(W.c.state_since, W.c.id)
+    )
+    return [Old(i, State(s), p, at) for i, s, p, at in tx.execute(statement)]
