@@ -13,7 +13,17 @@ from bench.populating import Fleet, askers, populated_with
 from pool import profiles
 from pool.drivers.kubernetes.decoding import Known
 from pool.drivers.kubernetes.pods import PodCache
-from pool.drivers.port import LABEL_PROFILE, LABEL_ROLE, LABEL_WORKER, NOTE_REVISION, Listing, Phase, Pod, Role, Stamp
+from pool.drivers.port import (
+    LABEL_PROFILE,
+    LABEL_ROLE,
+    LABEL_WORKER,
+    NOTE_REVISION,
+    Listing,
+    Phase,
+    Pod,
+    Role,
+    Stamp,
+)
 from pool.ids import RandomIds
 from pool.passes import PASSES
 from pool.passes.running import Run, carry_out
@@ -35,8 +45,9 @@ class CachedPods(PodlessDriver):
     def __init__(self, pods: Iterator[Known]) -> None:
         super().__init__()
         self._cache = PodCache(lambda created_s: _AGE_S - created_s)
-        self._cache.replace(list(pods))
-        self._names = tuple(p.name for p in self._cache.pods())
+        self._known = {known.pod.name: known for known in pods}
+        self._cache.replace(list(self._known.values()))
+        self._names = tuple(self._known)
 
     def cached(self) -> Listing:
         return Listing(pods=self._cache.pods(), anchored=False)
@@ -47,6 +58,33 @@ class CachedPods(PodlessDriver):
     @property
     def calls_made(self) -> int:
         return len(self.calls)
+
+    # What may happen to them.
+
+    def lose(self, name: str) -> None:
+        """Its pod is gone."""
+        self._cache.drop(self._known[name])
+
+    def strip(self, name: str) -> None:
+        """Somebody took away what the pool had written on it."""
+        known = self._known[name]
+        bare = replace(known.pod, version=str(next(_versions)), annotations={})
+        self._cache.put(replace(known, pod=bare))
+
+    def stray(self, *names: str) -> None:
+        """Pods that no row knows."""
+        for name in names:
+            labels = {LABEL_WORKER: name, LABEL_ROLE: str(Role.WORKER)}
+            pod = Pod(
+                name=name,
+                uid=name,
+                version="1",
+                phase=Phase.RUNNING,
+                ready=True,
+                terminating=False,
+                labels=labels,
+            )
+            self._cache.put(Known(pod=pod, created_s=0.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

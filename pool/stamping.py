@@ -23,9 +23,7 @@ _ROUNDS = 10
 def agrees(worker: Glimpse, pod: Pod) -> bool:
     """Whether the pod says what its row says, to the letter. If not, `is_due` judges."""
     busy = worker.state in CLAIMED
-    return pod.signature == signature(
-        busy=busy, epoch=worker.epoch, claim_id=worker.claim_id, org=worker.org
-    )
+    return pod.signature == signature(busy=busy, epoch=worker.epoch, claim_id=worker.claim_id, org=worker.org)
 
 
 def wanted(worker: Seen | Glimpse) -> Stamp:

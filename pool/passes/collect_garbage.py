@@ -8,7 +8,9 @@ from collections.abc import Callable
 from pool.passes.running import Pass, Run
 from pool.store import Tx, garbage
 
-BATCHES_PER_RUN = 20
+# For each kind of rows, at some ten thousand rows a second; what is left then is for the next run. All kinds together stay below the time after which an
+# unfinished task is delivered again.
+SECONDS_PER_RUN = 10.0
 
 
 def run(run: Run) -> None:
@@ -36,7 +38,9 @@ def run(run: Run) -> None:
 
 
 def _drop(run: Run, what: str, batch: Callable[[Tx], int]) -> None:
-    for _ in range(BATCHES_PER_RUN):
+    clock = run.deps.clock
+    ends_at = clock.monotonic() + SECONDS_PER_RUN
+    while clock.monotonic() < ends_at:
         run.must_go_on()
         dropped = _one_batch(run, batch)
         run.did(f"{what}_dropped", dropped)

@@ -84,9 +84,7 @@ def _probes(run: Run) -> None:
         found = [
             worker
             for name in probed
-            for worker in workers.live(
-                tx, states=CLAIMABLE, profile=ProfileName(name), limit=run.limit + 1
-            )
+            for worker in workers.live(tx, states=CLAIMABLE, profile=ProfileName(name), limit=run.limit + 1)
         ]
     some = list(run.bounded(found))
 
