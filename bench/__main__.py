@@ -11,7 +11,7 @@ from pathlib import Path
 
 import structlog
 
-from bench import claim_cost, lane_latency, lane_load
+from bench import claim_cost, growth, lane_latency, lane_load
 from bench.measuring import Effort, Report, lines
 from bench.plotting import plot
 
@@ -20,6 +20,7 @@ BENCHES: dict[str, tuple[Callable[[Effort], Report], Effort, Effort]] = {
     "lane-latency": (lane_latency.run, lane_latency.FULL, lane_latency.QUICK),
     "lane-load": (lane_load.run, lane_load.FULL, lane_load.QUICK),
     "claim-cost": (claim_cost.run, claim_cost.FULL, claim_cost.QUICK),
+    "growth": (growth.run, growth.FULL, growth.QUICK),
 }
 
 

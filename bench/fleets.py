@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter, process_time
 
-from bench.populating import Fleet, askers, populated_with
+from sqlalchemy import text
+
+from bench.populating import PROFILE, Fleet, askers, populated_with
 from pool import profiles
 from pool.drivers.kubernetes.decoding import Known
 from pool.drivers.kubernetes.pods import PodCache
@@ -28,8 +30,8 @@ from pool.ids import RandomIds
 from pool.passes import PASSES
 from pool.passes.running import Run, carry_out
 from pool.settings import Profile
-from pool.states import CLAIMED, LIVE
-from pool.store import Store, connect, glimpses
+from pool.states import CLAIMED, State
+from pool.store import Store, connect, glimpses, workers
 from tests.support.podless import PodlessDriver
 from tests.support.postgres_server import PostgresServer
 from tests.support.world import Stage
@@ -45,6 +47,10 @@ class CachedPods(PodlessDriver):
     def __init__(self, pods: Iterator[Known]) -> None:
         super().__init__()
         self._cache = PodCache(lambda created_s: _AGE_S - created_s)
+        self.told(pods)
+
+    def told(self, pods: Iterator[Known]) -> None:
+        """These are all that there are."""
         self._known = {known.pod.name: known for known in pods}
         self._cache.replace(list(self._known.values()))
         self._names = tuple(self._known)
@@ -101,28 +107,39 @@ class GrownPool(Stage[CachedPods]):
     """A whole pool of one size."""
 
     def __init__(self, store: Store) -> None:
-        with store.snapshot() as tx:
-            driver = CachedPods(_pod(row) for row in glimpses.live(tx, states=LIVE))
-        super().__init__(store, driver)
+        super().__init__(store, CachedPods(iter(())))
         self.deps = replace(self.deps, ids=RandomIds())
-        known = dict(self.deps.settings.profiles)
-        with store.snapshot() as tx:
-            idle = sum(1 for _ in glimpses.idle_ids(tx, next(iter(known))))
-        shapes = {n: replace(p, warm_target=idle) for n, p in known.items()}
-        shapes |= {f"other-{n}": Profile(name=f"other-{n}", warm_target=0) for n in range(_OTHERS)}
-        # Old enough to be looked at, young enough to stay: nothing is due anywhere.
-        self.configure(profiles=shapes, max_age_s=10 * 86_400, terminal_keep_s=2 * 86_400)
+        # Old enough to be looked at, young enough to stay.
+        self.configure(max_age_s=10 * 86_400, terminal_keep_s=2 * 86_400)
+        self.settle_down()
+
+    def settle_down(self) -> None:
+        """From here on nothing is due: every answer is delivered, every pod says what its row says, and as many are wanted as are idle."""
+        with self.store.write() as tx:
+            tx.execute(
+                text(
+                    "UPDATE requests SET replied_at = decided_at WHERE decided_at IS NOT NULL AND replied_at IS NULL"
+                )
+            )
+        with self.store.read() as tx:
+            self.driver.told(_pod(row) for row in glimpses.live(tx))
+        self.broker.sent.clear()
+        with self.store.read() as tx:
+            idle = workers.count(tx, PROFILE, State.IDLE)
+        others = (f"other-{n}" for n in range(_OTHERS))
+        shapes = {name: Profile(name=name, warm_target=0) for name in others}
+        self.configure(profiles={PROFILE: replace(Profile(), warm_target=idle), **shapes})
 
     def once(self, name: str) -> Cost:
         """One run of a pass, which has nothing to do."""
-        _forget_peak()
-        before, called = _resident_mib(), self.driver.calls_made
+        forget_peak()
+        before, called = resident_mib(), self.driver.calls_made
         began, began_cpu = perf_counter(), process_time()
         report = carry_out(self.deps, PASSES[name], Run(deps=self.deps, name=name))
         cost = Cost(
             wall_s=perf_counter() - began,
             cpu_s=process_time() - began_cpu,
-            peak_mib=max(0.0, _peak_mib() - before),
+            peak_mib=max(0.0, peak_mib() - before),
             calls=self.driver.calls_made - called,
         )
         self.broker.sent.clear()
@@ -169,17 +186,17 @@ _versions = itertools.count(1)
 _STATUS, _PEAK = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
-def _forget_peak() -> None:
+def forget_peak() -> None:
     """From here on the kernel's highest mark is of what comes; where there is no such thing, it only rises."""
     if _PEAK.exists():
         _PEAK.write_text("5")
 
 
-def _resident_mib() -> float:
+def resident_mib() -> float:
     return _in_status("VmRSS")
 
 
-def _peak_mib() -> float:
+def peak_mib() -> float:
     if _STATUS.exists():
         return _in_status("VmHWM")
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

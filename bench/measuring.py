@@ -45,17 +45,21 @@ class Figure:
     lowest: float
     highest: float
     most: float | None = None
+    least: float | None = None
 
     @property
     def missed(self) -> bool:
         """A figure that is not a number meets nothing."""
-        return self.most is not None and not self.ratio <= self.most
+        too_much = self.most is not None and not self.ratio <= self.most
+        too_little = self.least is not None and not self.ratio >= self.least
+        return too_much or too_little
 
     @property
     def verdict(self) -> str:
-        if self.most is None:
-            return ""
-        return f"{'MISSED' if self.missed else 'met'} (<= {self.most:g})"
+        goals = [
+            f"{sign} {goal:g}" for sign, goal in (("<=", self.most), (">=", self.least)) if goal is not None
+        ]
+        return f"{'MISSED' if self.missed else 'met'} ({', '.join(goals)})" if goals else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +95,14 @@ class Report:
 
     def as_dict(self) -> dict[str, object]:
         figures = [
-            {"name": f.name, "ratio": f.ratio, "lowest": f.lowest, "highest": f.highest, "most": f.most}
+            {
+                "name": f.name,
+                "ratio": f.ratio,
+                "lowest": f.lowest,
+                "highest": f.highest,
+                "most": f.most,
+                "least": f.least,
+            }
             for f in self.figures
         ]
         scale = {

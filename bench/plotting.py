@@ -24,7 +24,7 @@ def plot(report: Report, path: Path) -> None:
     axes.set_yticks(range(len(names)), names)
     axes.set_xscale("log")
     axes.set_xlabel("ms a call: p10 to p90, thin to p99, median marked")
-    goals = [f"{f.name}: {f.ratio:.2f}, {f.verdict}" for f in report.figures if f.most is not None]
+    goals = [f"{f.name}: {f.ratio:.2f}, {f.verdict}" for f in report.figures if f.verdict]
     axes.set_title("\n".join([report.bench, *goals]), loc="left", fontsize=9)
     figure.savefig(path, dpi=110, bbox_inches="tight")
     plt.close(figure)

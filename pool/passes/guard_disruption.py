@@ -36,7 +36,7 @@ def run(run: Run) -> None:
 
 def _differing(run: Run, pods: Mapping[str, Pod]) -> list[Glimpse]:
     """The rows whose pods do not say what they say: none in a quiet pool, so that all but those are forgotten as they are read."""
-    with run.deps.store.snapshot() as tx:
+    with run.deps.store.read() as tx:
         return [
             w
             for w in glimpses.live(tx, states=CLAIMED | CLAIMABLE)

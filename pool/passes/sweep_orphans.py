@@ -37,7 +37,7 @@ def run(run: Run) -> None:
     """The whole comparison of one listing with the table."""
     listing = _listing(run)
     pods = {name: p for name, p in listing.named().items() if p.role == Role.WORKER}
-    with run.deps.store.snapshot() as tx:
+    with run.deps.store.read() as tx:
         found = compared(pods, glimpses.live(tx))
     run.saw("rows_without_pod", len(found.missing))
     if pods or not found.expecting:

@@ -63,8 +63,7 @@ def fresh(tx: Tx, profile: ProfileName, *, ready_s: float) -> set[WorkerId]:
 def of_idle(tx: Tx, profile: ProfileName) -> Iterator[tuple[WorkerId, str]]:
     """Each idle worker and its build."""
     statement = select(W.c.id, W.c.revision).where(W.c.profile == profile, W.c.state == State.IDLE)
-    found = tx.execute(statement, execution_options={"yield_per": 2_000})
-    return ((worker_id, revision) for worker_id, revision in found)
+    return ((worker_id, revision) for worker_id, revision in tx.execute(statement))
 
 
 def others_unclaimed(tx: Tx, profile: ProfileName, wanted: str) -> list[Old]:

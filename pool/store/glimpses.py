@@ -1,6 +1,7 @@
 """Rows as far as their pods are concerned, read as a stream: a pass compares all that live with what the cluster says, and holds a few at a time.
 
-Read inside `Store.snapshot`: all of them are of one moment, so none is seen twice or passed over because it moved meanwhile.
+They are read page by page in an order that no move changes, each page a statement of its own: every row that lives throughout is met once, as it is then, and no
+transaction is held open meanwhile.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from sqlalchemy import select
+from sqlalchemy import literal, select, tuple_
 
 from pool.ids import ClaimId, OrgId, ProfileName, WorkerId
 from pool.states import LIVE, State
@@ -30,16 +31,24 @@ class Glimpse(NamedTuple):
 
 
 def live(tx: Tx, *, states: frozenset[State] = LIVE) -> Iterator[Glimpse]:
-    """All rows in these states, in no particular order."""
-    statement = select(W.c.id, W.c.state, W.c.epoch, W.c.org, W.c.claim_id, W.c.pod_uid)
-    found = tx.execute(statement.where(W.c.state.in_(sorted(states))), execution_options=_STREAMED)
-    return map(Glimpse._make, found)
+    """All rows in these states."""
+    columns = (W.c.id, W.c.state, W.c.epoch, W.c.org, W.c.claim_id, W.c.pod_uid)
+    place = (W.c.profile, W.c.revision, W.c.id)
+    page = select(*columns, W.c.profile, W.c.revision).where(W.c.state.in_(sorted(states)))
+    page = page.order_by(*place).limit(_AT_A_TIME)
+    statement = page
+    while found := tx.execute(statement).all():
+        for row in found:
+            yield Glimpse._make(row[: len(columns)])
+        last = found[-1]
+        statement = page.where(
+            tuple_(*place) > tuple_(literal(last.profile), literal(last.revision), literal(last.id))
+        )
 
 
 def idle_ids(tx: Tx, profile: ProfileName) -> Iterator[WorkerId]:
-    """The idle workers of one profile."""
-    statement = select(W.c.id).where(W.c.profile == profile, W.c.state == State.IDLE)
-    return tx.execute(statement, execution_options=_STREAMED).scalars()
+    """The idle workers of one profile, of one moment."""
+    return iter(tx.execute(select(W.c.id).where(W.c.profile == profile, W.c.state == State.IDLE)).scalars())
 
 
 def live_among(tx: Tx, names: Sequence[str]) -> set[WorkerId]:
@@ -50,6 +59,3 @@ def live_among(tx: Tx, names: Sequence[str]) -> set[WorkerId]:
         statement = select(W.c.id).where(W.c.id.in_(some), W.c.state.in_(sorted(LIVE)))
         found.update(tx.execute(statement).scalars())
     return found
-
-
-_STREAMED = {"yield_per": _AT_A_TIME}

@@ -326,7 +326,8 @@ _partial("live_by_state", "state", "state_since", "id", table=workers, where=_am
 _partial(
     "leaving_busy", "id", table=workers, where=f"leaving_since IS NOT NULL AND ({_among('state', CLAIMED)})"
 )
-_partial("live_by_build", "profile", "revision", "state", table=workers, where=_among("state", LIVE))
+# Of what never changes in a row's life: whoever walks it meets each row once, whatever moves meanwhile.
+_partial("live_by_build", "profile", "revision", "id", table=workers, where=_among("state", LIVE))
 _partial("claimable_by_age", "created_at", "id", table=workers, where=_among("state", CLAIMABLE))
 _partial("ended_by_age", "state_since", "id", table=workers, where=_among("state", TERMINAL))
 _partial("one_live_claim_a_worker", "worker_id", table=claims, where="ended_at IS NULL", unique=True)

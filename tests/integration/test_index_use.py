@@ -151,7 +151,7 @@ def disturb(pool: GrownPool) -> None:
         known["default"], warm_target=known["default"].warm_target - 20, probe_path="/health"
     )
     pool.configure(profiles=known, surplus_ttl_s=60, max_age_s=600, terminal_keep_s=3600, journal_keep_s=7200)
-    with pool.store.snapshot() as tx:
+    with pool.store.read() as tx:
         rows = list(glimpses.live(tx))
     busy = [r for r in rows if r.state in CLAIMED]
     idle = [r for r in rows if r.state == State.IDLE]

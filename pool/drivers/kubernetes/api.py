@@ -41,6 +41,8 @@ _SILENCE_S = 90.0
 _PIECE = 65_536
 _PAGE = 500
 _LOG_IN_AGAIN_S = 10.0
+# Who we are is worked out anew so often: the client that reads the credentials looks through its whole configuration for it.
+_SAY_AGAIN_S = 1.0
 
 T = TypeVar("T")
 
@@ -91,6 +93,7 @@ class Api:
         self._load = load
         self._access = load()
         self._loaded_at = clock.monotonic()
+        self._authorized: tuple[str | None, float] = (None, -math.inf)
         self.namespace = self._access.namespace
         self._throttle = throttle
         self._clock = clock
@@ -170,7 +173,7 @@ class Api:
         path = f"/api/v1{place}/{right.resource}" + (f"/{call.name}" if call.name else "")
         url = f"{self._access.server}{path}" + (f"?{urlencode(call.query)}" if call.query else "")
         headers = {"Accept": call.accept, "User-Agent": "warmpool"}
-        if authorization := self._access.authorization():
+        if authorization := self._authorization():
             headers["Authorization"] = authorization
         if right.method in _CONTENT:
             headers["Content-Type"] = _CONTENT[right.method]
@@ -185,6 +188,13 @@ class Api:
             raise _NotNow(f"the API server did not answer {right.verb} {right.resource}: {exc}") from exc
         self._called(right, response.status)
         return response
+
+    def _authorization(self) -> str | None:
+        said, at = self._authorized
+        if self._clock.monotonic() - at >= _SAY_AGAIN_S:
+            said = self._access.authorization()
+            self._authorized = (said, self._clock.monotonic())
+        return said
 
     def _judged(self, call: Call, response: urllib3.BaseHTTPResponse, body: bytes) -> Answer:
         status, right = response.status, call.right
@@ -216,6 +226,7 @@ class Api:
         if self._clock.monotonic() - self._loaded_at >= _LOG_IN_AGAIN_S:
             self._loaded_at = self._clock.monotonic()
             self._access = self._load()
+            self._authorized = (None, -math.inf)
 
     def _heard(self, date: str) -> None:
         try:

@@ -4,7 +4,7 @@ CREATE INDEX claimable_by_age ON workers (created_at, id) WHERE state IN ('hot_i
 ;;
 CREATE INDEX ended_claims_by_worker ON claims (worker_id) WHERE ended_at IS NOT NULL
 ;;
-CREATE INDEX live_by_build ON workers (profile, revision, state) WHERE state IN ('activating', 'draining', 'hot', 'hot_idle', 'idle', 'reserved', 'spawning')
+CREATE INDEX live_by_build ON workers (profile, revision, id) WHERE state IN ('activating', 'draining', 'hot', 'hot_idle', 'idle', 'reserved', 'spawning')
 ;;
 CREATE INDEX live_claims_by_org ON claims (org, counted) WHERE ended_at IS NULL
 ;;

@@ -1,0 +1,52 @@
+"""The least that a client of the API server can be: connections that are kept, bodies that are ready, answers of which only what is needed is looked for."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import ssl
+import threading
+from urllib.parse import urlsplit
+
+from tests.support.kube_api import Access
+
+_UID = re.compile(rb'"uid":"([0-9a-f-]{36})","resourceVersion"')
+
+
+class BareClient:
+    """A connection for each thread that uses it."""
+
+    def __init__(self, access: Access) -> None:
+        self._at = urlsplit(access.server).netloc
+        self._tls = ssl.create_default_context(cadata=access.authority)
+        self._headers = {"Authorization": f"Bearer {access.token}", "Content-Type": "application/json"}
+        self._own = threading.local()
+
+    def post(self, path: str, body: bytes) -> bytes:
+        """What was made."""
+        status, answer = self._call("POST", path, body)
+        if status != 201:
+            raise RuntimeError(f"{status}: {answer[:300]!r}")
+        return answer
+
+    def get(self, path: str) -> bytes:
+        status, answer = self._call("GET", path, None)
+        if status != 200:
+            raise RuntimeError(f"{status}: {answer[:300]!r}")
+        return answer
+
+    def _call(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
+        if not hasattr(self._own, "connection"):
+            self._own.connection = http.client.HTTPSConnection(self._at, context=self._tls, timeout=60)
+        connection: http.client.HTTPSConnection = self._own.connection
+        connection.request(method, path, body, self._headers)
+        response = connection.getresponse()
+        return response.status, response.read()
+
+
+def uid_in(answer: bytes) -> str:
+    """The uid of an object that was just made."""
+    found = _UID.search(answer)
+    if found is None:
+        raise RuntimeError(f"no uid in {answer[:300]!r}")
+    return found.group(1).decode()
