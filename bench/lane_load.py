@@ -72,7 +72,7 @@ def run(effort: Effort) -> Report:
         ground(Path(folder)) as place,
         ExitStack() as stack,
     ):
-        loads = [Load(place, kind, _callers(stack, kind, place.url)) for kind in KINDS]
+        loads = [Load(place, kind, callers(stack, kind, place.url)) for kind in KINDS]
         for number in range(effort.rounds + 1):
             for load in loads:
                 load.closed(effort.calls if number else effort.warm_up)
@@ -115,7 +115,7 @@ def _figures(measured: Measured) -> tuple[Figure, ...]:
     )
 
 
-def _callers(stack: ExitStack, kind: str, url: str) -> list[Caller]:
+def callers(stack: ExitStack, kind: str, url: str) -> list[Caller]:
     callers = [Caller(kind, url) for _ in range(PROCESSES)]
     for caller in callers:
         stack.callback(caller.close)

@@ -29,7 +29,7 @@ _READY = """UPDATE workers w SET state = 'idle', state_since = s.t, ready_at = s
     endpoint = 'http://10.' || (s.n / 65536) % 256 || '.' || (s.n / 256) % 256 || '.' || s.n % 256 || '\\:8080',
     node = 'node-' || s.n % 100, moved_by = 'bench', moved_why = 'ready'
   FROM (SELECT id, created_at + interval '8 s' AS t, row_number() OVER (ORDER BY created_at, id) AS n
-    FROM workers WHERE state = 'spawning') s
+    FROM workers WHERE state = 'spawning' AND moved_by = 'bench') s
   WHERE w.id = s.id"""
 
 _LIVES = f"""CREATE TEMP TABLE lives ON COMMIT DROP AS

@@ -1,0 +1,74 @@
+"""Whether a refill slows acquires: arrivals at random (open-loop, measured from when each was due), in turns with a refill beside them and without. As many workers are
+made as are taken. Pods are entries of a dict, since a real cluster's nodes and API server are other machines; what the refill does to the database is all real."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+from bench.ground import Ground, ground
+from bench.lane_load import Load, callers
+from bench.measuring import Effort, Measured, Report
+from tests.support.system import ROOT
+
+# `calls` is how many arrive in a second.
+FULL = Effort(rounds=14, calls=40, warm_up=1)
+QUICK = Effort(rounds=6, calls=40, warm_up=1)
+MOST = 1.2
+
+
+class Refill:
+    """The process beside."""
+
+    def __init__(self, place: Ground, rate: float) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "bench.peers.refiller", place.database, str(rate)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        if self.process.stdout.readline().strip() != "ready":
+            raise RuntimeError("the refill could not be started")
+
+    def say(self, word: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{word}\n")
+        self.process.stdin.flush()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def run(effort: Effort) -> Report:
+    """Start everything, measure in turns, end everything."""
+    with (
+        tempfile.TemporaryDirectory(prefix="warmpool-bench-") as folder,
+        ground(Path(folder)) as place,
+        ExitStack() as stack,
+    ):
+        load = Load(place, "lane", callers(stack, "lane", place.url))
+        refill = Refill(place, effort.calls)
+        stack.callback(refill.close)
+        rounds: dict[str, list[list[float]]] = {"alone": [], "alone (again)": [], "beside a refill": []}
+        order = list(rounds)
+        for number in range(effort.warm_up + effort.rounds):
+            for name in order[number % 3 :] + order[: number % 3]:
+                refill.say("go" if name == "beside a refill" else "rest")
+                load.forget()
+                load.poisson(effort.calls, seed=number)
+                (seconds,) = (found for kept in load.rounds.values() for found in kept)
+                if number >= effort.warm_up:
+                    rounds[name].append(seconds)
+    measured = Measured(rounds=rounds)
+    figures = (
+        measured.ratio("p99: beside a refill to alone", "beside a refill", "alone", q=99, most=MOST),
+        measured.ratio("p50: beside a refill to alone", "beside a refill", "alone"),
+        measured.ratio("p99: alone to itself (the noise)", "alone (again)", "alone", q=99),
+    )
+    return Report(bench="refilling", figures=figures, measured=measured)
