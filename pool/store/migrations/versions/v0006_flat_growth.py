@@ -4,8 +4,8 @@ from alembic import op
 
 from pool.store.migrations import run_sql
 
-revision = "v0005_flat_growth"
-down_revision = "v0004_what_idling_costs"
+revision = "v0006_flat_growth"
+down_revision = "v0005_lane"
 
 
 def upgrade() -> None:
