@@ -4,7 +4,8 @@ PoolError
 ├── Transient        try again: the database, Redis, the cluster or a worker did not answer
 │   └── StaleView    what we know of the cluster is too old to act on
 ├── Refused          retrying will not help; carries a reason that callers can read
-│   └── InvalidInput names the field and what it takes
+│   ├── InvalidInput names the field and what it takes
+│   └── Forbidden    a right of ours is missing: it concerns everything of that kind, not one thing
 ├── ConfigInvalid    every wrong line of the configuration, one finding each
 └── BrokenPromise    a bug: a promise was about to be broken; page someone
     └── IllegalMove  a move that the table of moves does not list
@@ -41,6 +42,10 @@ class InvalidInput(Refused):
     def __init__(self, field: str, sentence: str) -> None:
         super().__init__("invalid", detail=f"{field} {sentence}")
         self.field = field
+
+
+class Forbidden(Refused):
+    """We lack the right itself, whatever it is used on."""
 
 
 class ConfigInvalid(PoolError):

@@ -6,7 +6,7 @@ import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from redis import Redis
 
@@ -22,6 +22,10 @@ from pool.records import ReplyTo
 from pool.settings import Settings, nesting_problems
 from pool.store import Store, connect, migrations, orgs
 from pool.workerapi import HttpWorkerApi
+
+if TYPE_CHECKING:
+    from pool.drivers.kubernetes.api import Api
+    from pool.drivers.kubernetes.inspecting import Inspector
 
 _REDIS_TIMEOUT_S = 2.0
 
@@ -92,22 +96,41 @@ def build_driver(settings: Settings, metrics: Metrics | None = None) -> Driver:
 
 
 def _kubernetes_driver(settings: Settings, metrics: Metrics) -> Driver:
+    from pool.drivers.kubernetes.driver import KubernetesDriver
+
+    pool = settings.pool
+    connections = max(pool.fleet_threads, pool.bind_threads, pool.passes_threads) + 5
+    api = _kubernetes_api(settings, metrics, connections=connections)
+    return KubernetesDriver(
+        api,
+        settings.kubernetes,
+        settings.profiles,
+        clock=SystemClock(),
+        call_timeout_s=pool.call_timeout_s,
+    )
+
+
+def open_cluster(settings: Settings) -> Inspector:
+    """A look at the cluster for a check-up. `Refused` if there is no access to one; makes no call yet."""
+    from pool.drivers.kubernetes.inspecting import Inspector
+
+    return Inspector(
+        _kubernetes_api(settings, Metrics(), connections=1), settings.kubernetes, settings.profiles
+    )
+
+
+def _kubernetes_api(settings: Settings, metrics: Metrics, *, connections: int) -> Api:
     from pool.drivers.kubernetes import access
     from pool.drivers.kubernetes.api import Api
-    from pool.drivers.kubernetes.driver import KubernetesDriver
     from pool.drivers.kubernetes.throttle import Throttle
 
-    pool, kubernetes, clock = settings.pool, settings.kubernetes, SystemClock()
-    connections = max(pool.fleet_threads, pool.bind_threads, pool.passes_threads) + 5
-    api = Api(
+    kubernetes, clock = settings.kubernetes, SystemClock()
+    return Api(
         lambda: access.load(kubernetes, connections=connections),
         throttle=Throttle(qps=kubernetes.qps, burst=kubernetes.burst, clock=clock),
         clock=clock,
-        call_timeout_s=pool.call_timeout_s,
+        call_timeout_s=settings.pool.call_timeout_s,
         called=lambda right, code: metrics.api_calls.labels(right.verb, right.resource, str(code)).inc(),
-    )
-    return KubernetesDriver(
-        api, kubernetes, settings.profiles, clock=clock, call_timeout_s=pool.call_timeout_s
     )
 
 

@@ -21,7 +21,7 @@ def main(arguments: list[str]) -> None:
     from tasks.app import app
 
     if what == "worker":
-        _prepare(app)
+        _prepare(app, rest[0])
         _celery(_worker(rest[0], app))
     elif what == "beat":
         logs.set_up()
@@ -41,9 +41,14 @@ def main(arguments: list[str]) -> None:
         sys.exit(f"unknown component {what!r}")
 
 
-def _prepare(app: WarmpoolApp) -> None:
+def _prepare(app: WarmpoolApp, role: str) -> None:
     """A worker that could not do its work does not start. Left to a signal handler, Celery would log the error and go on."""
     try:
+        if role != "acquire":  # which never speaks to the cluster, nor loads what does
+            logs.set_up()
+            from pool.doctor import starting
+
+            starting.assert_rights(app.settings)
         app.deps  # noqa: B018 - made here
         app.serve_metrics(app.deps.metrics)
     except PoolError as exc:

@@ -82,6 +82,7 @@ def _started(**_: Any) -> None:
         _begin("fallback", lambda: fallback.watch_over(deps, app.stopping))
     elif app.role == "passes":
         _begin("pod cache", _keep_cache)
+        _begin("preflight", _look_around)
 
 
 @signals.task_postrun.connect
@@ -113,6 +114,13 @@ def _begin(name: str, target: Any) -> None:
     thread = threading.Thread(target=target, name=name, daemon=True)
     thread.start()
     _threads.append(thread)
+
+
+def _look_around() -> None:
+    """What is wrong with the surroundings is told once, beside the work."""
+    from pool.doctor import starting
+
+    starting.look_around(app.settings)
 
 
 def _keep_cache() -> None:

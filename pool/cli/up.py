@@ -154,6 +154,9 @@ class _Run:
         """Before anything is started: a cluster that is not there, or not ours, is told at once."""
         if self.settings.pool.driver == "kubernetes":
             self.cluster = cluster.enter(self.settings)
+            from pool.doctor import starting
+
+            starting.assert_rights(self.settings)
 
     def plan(self, left: frozenset[str]) -> list[Component]:
         """Every component; what an earlier run has `left` keeps its port."""

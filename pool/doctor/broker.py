@@ -7,8 +7,8 @@ from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
 
-from pool.doctor.finding import Finding, Level, Patient, ok
-from pool.errors import Transient
+from pool.doctor.finding import Finding, Level, Patient, ok, unchecked
+from pool.errors import PoolError, Transient
 
 LEAST_VERSION = (6, 2)
 QUEUES = ("acquire", "fleet", "bind", "passes")
@@ -19,7 +19,7 @@ def reachable(patient: Patient) -> Iterator[Finding]:
     """Whether it answers."""
     try:
         patient.redis.ping()
-    except RedisError as exc:
+    except (RedisError, PoolError) as exc:
         yield Finding(
             id="redis_reachable", level=Level.BAD, evidence=str(exc), fix="see that it runs and that broker_url names it"
         )  # fmt: skip
@@ -78,9 +78,7 @@ def _setting(patient: Patient, ident: str, key: str, wanted: str, consequence: s
     try:
         found: Any = _asked(lambda: patient.redis.config_get(key))
     except _NotTold as exc:
-        yield Finding(
-            id=ident, level=Level.WARN, evidence=f"{key} can not be asked: {exc}", fix=f"see that {key} is {wanted}"
-        )  # fmt: skip
+        yield unchecked(ident, f"{key} can not be asked ({exc}); see that it is {wanted}")
         return
 
     def mend() -> str:

@@ -49,6 +49,6 @@ def kind(patient: Patient) -> Iterator[Finding]:
     """SQLite is one machine's."""
     if not patient.store.is_postgres and patient.settings.pool.driver != "local":
         yield Finding(
-            id="database_kind", level=Level.BAD, evidence=f"SQLite with driver {patient.settings.pool.driver}",
+            id="database_kind", level=Level.WARN, evidence=f"SQLite with driver {patient.settings.pool.driver}: the control plane can only run on one machine",
             fix="set database_url to a Postgres that all replicas reach",
         )  # fmt: skip

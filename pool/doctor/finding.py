@@ -6,13 +6,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from redis import Redis
 
 from pool import config, wiring
 from pool.settings import Settings
 from pool.store import Store
+
+if TYPE_CHECKING:
+    from pool.drivers.kubernetes.inspecting import Inspector
 
 _REDIS_TIMEOUT_S = 3.0
 
@@ -21,6 +24,7 @@ class Level(StrEnum):
     """How bad it is."""
 
     OK = "ok"
+    UNCHECKED = "unchecked"
     WARN = "warn"
     BAD = "bad"
 
@@ -51,11 +55,18 @@ def ok(ident: str, evidence: str) -> Finding:
     return Finding(id=ident, level=Level.OK, evidence=evidence)
 
 
+def unchecked(ident: str, evidence: str) -> Finding:
+    """What could not be looked at, and why: neither well nor wrong."""
+    return Finding(id=ident, level=Level.UNCHECKED, evidence=f"not checked: {evidence}")
+
+
 @dataclass
 class Patient:
     """The installation: its settings, and connections that are made when a check first asks for them."""
 
     settings: Settings
+    # Whether there is a cluster and it was heard.
+    cluster_answers: bool = False
 
     @cached_property
     def store(self) -> Store:
@@ -69,8 +80,13 @@ class Patient:
             socket_connect_timeout=_REDIS_TIMEOUT_S,
         )
 
+    @cached_property
+    def cluster(self) -> Inspector:
+        """`Refused` if there is no access to one."""
+        return wiring.open_cluster(self.settings)
+
     def close(self) -> None:
-        for made in ("store", "redis"):
+        for made in ("store", "redis", "cluster"):
             if made in self.__dict__:
                 getattr(self, made).close()
 

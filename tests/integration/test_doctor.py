@@ -105,7 +105,7 @@ def test_an_old_schema_is_brought_up_to_date(tmp_path: Path, redis: RedisServer)
 def test_a_wrong_clock_is_told(world: World, redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     sick = patient(world, redis)
     monkeypatch.setattr("pool.doctor.clocks.wall_s", lambda: 0)
-    assert "ticks of a beat there may expire" in examined(sick)["clock_this_host"].evidence
+    assert "logs do not line up" in examined(sick)["clock_this_host"].evidence
     sick.redis.close()
 
 

@@ -23,9 +23,9 @@ from pool.clock import Clock
 from pool.drivers.kubernetes import decoding
 from pool.drivers.kubernetes.access import Access
 from pool.drivers.kubernetes.decoding import Page
-from pool.drivers.kubernetes.rights import Right
+from pool.drivers.kubernetes.rights import Asked
 from pool.drivers.kubernetes.throttle import Throttle
-from pool.errors import Refused, Transient
+from pool.errors import Forbidden, Refused, Transient
 
 JSON = "application/json"
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -63,7 +63,7 @@ class Answer:
 class Call:
     """One call: by which right, on what, and how."""
 
-    right: Right
+    right: Asked
     name: str = ""
     query: Mapping[str, str | int] | None = None
     body: Mapping[str, Any] | None = None
@@ -88,7 +88,7 @@ class Api:
         throttle: Throttle,
         clock: Clock,
         call_timeout_s: float,
-        called: Callable[[Right, int], None] = lambda right, code: None,  # noqa: ARG005
+        called: Callable[[Asked, int], None] = lambda right, code: None,  # noqa: ARG005
     ) -> None:
         self._load = load
         self._access = load()
@@ -101,7 +101,7 @@ class Api:
         # Told of every call and the status it came back with; 0 for none.
         self._called = called
         self._closed = threading.Event()
-        self._granted: set[Right] = set()
+        self._granted: set[Asked] = set()
         # The server's time is ours plus this: ages are differences of its own instants.
         self._ahead_s: float | None = None
         # When it last gave an answer that was one: a server that can not reach its own data refuses and hangs, but knows nothing.
@@ -148,6 +148,10 @@ class Api:
             answer = self._judged(call, response, response.read())
         raise _unlisted(call.right, answer)
 
+    def now_s(self) -> float | None:
+        """What the server's clock shows, to the second; None before its first answer. Only ever told, never compared with another host's to decide."""
+        return None if self._ahead_s is None else self._clock.monotonic() + self._ahead_s
+
     def age_s(self, created_s: float) -> float:
         """How long ago the server's clock showed that instant."""
         if self._ahead_s is None:
@@ -170,7 +174,8 @@ class Api:
             raise Transient("the driver was closed")
         right = call.right
         place = "" if right.of_the_cluster else f"/namespaces/{self.namespace}"
-        path = f"/api/v1{place}/{right.resource}" + (f"/{call.name}" if call.name else "")
+        root = f"/apis/{right.group}" if right.group else "/api/v1"
+        path = f"{root}{place}/{right.resource}" + (f"/{call.name}" if call.name else "")
         url = f"{self._access.server}{path}" + (f"?{urlencode(call.query)}" if call.query else "")
         headers = {"Accept": call.accept, "User-Agent": "warmpool"}
         if authorization := self._authorization():
@@ -210,16 +215,13 @@ class Api:
         if status == 401:
             self._log_in_again()
             raise _NotNow(f"the API server does not know us: {said}")
-        if status == 403 and self._is_a_matter_of_time(right, said):
+        lacking = f'cannot {right.verb} resource "{right.resource}"' in said
+        # A quota is a matter of time; and so is a right that we had before: a server that has just started does not know the roles yet.
+        if status == 403 and ("exceeded quota" in said or (lacking and right in self._granted)):
             raise _NotNow(said)
         if status == 403:
-            raise Refused("forbidden", detail=f"may not {said}")
+            raise (Forbidden if lacking else Refused)("forbidden", detail=f"may not {said}")
         raise Refused("invalid", detail=f"{status} to {said}")
-
-    def _is_a_matter_of_time(self, right: Right, said: str) -> bool:
-        """A quota is; and so is a right that we had before: a server that has just started does not know the roles yet."""
-        lacking = f'cannot {right.verb} resource "{right.resource}"' in said
-        return "exceeded quota" in said or (lacking and right in self._granted)
 
     def _log_in_again(self) -> None:
         """Credentials that were good once may have been replaced."""
@@ -269,7 +271,7 @@ class Stream:
             raise Transient(f"the watch broke: {exc}") from exc
 
 
-def _unlisted(right: Right, answer: Answer) -> Transient:
+def _unlisted(right: Asked, answer: Answer) -> Transient:
     said = f"{right.verb} {right.resource}: {_said(answer.body)}"
     return Expired(said) if answer.status == EXPIRED else Transient(said)
 

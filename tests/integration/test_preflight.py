@@ -1,0 +1,112 @@
+"""A component's start: without a cluster that answers it starts and says so, without credentials it does not, and what only a cluster needs is not loaded
+where there is none. What a cluster answers is tried in `tests/kube/test_preflight.py`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from pool.doctor import Level, Patient, examine, starting
+from pool.errors import Refused
+from pool.settings import KubernetesSettings, PoolSettings, Settings
+from tests.support.redis_server import RedisServer
+from tests.support.system import ROOT
+
+AWAY = {
+    "apiVersion": "v1",
+    "kind": "Config",
+    "current-context": "it",
+    "clusters": [{"name": "it", "cluster": {"server": "http://127.0.0.1:1"}}],
+    "users": [{"name": "it", "user": {"token": "t"}}],
+    "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it", "namespace": "workers"}}],
+}
+
+
+@pytest.fixture
+def away(tmp_path: Path) -> Settings:
+    """A configuration for a cluster that does not answer."""
+    file = tmp_path / "kubeconfig"
+    file.write_text(json.dumps(AWAY))
+    pool = PoolSettings(driver="kubernetes", call_timeout_s=1, data_dir=str(tmp_path / "data"))
+    return Settings(pool=pool, kubernetes=KubernetesSettings(kubeconfig=str(file)))
+
+
+def test_a_cluster_that_does_not_answer_keeps_nobody_from_starting(away: Settings) -> None:
+    with capture_logs() as told:
+        starting.assert_rights(away)
+    assert [(line["log_level"], line["event"]) for line in told] == [("warning", "rights_not_checked")]
+    assert "did not answer create selfsubjectaccessreviews" in told[0]["cause"]
+
+
+def test_without_credentials_nothing_starts(tmp_path: Path) -> None:
+    nowhere = KubernetesSettings(kubeconfig=str(tmp_path / "none"))
+    with pytest.raises(Refused, match="no access to a cluster"):
+        starting.assert_rights(Settings(pool=PoolSettings(driver="kubernetes"), kubernetes=nowhere))
+
+
+def test_a_pool_without_a_cluster_asks_none() -> None:
+    with capture_logs() as told:
+        starting.assert_rights(Settings())
+    assert told == []
+
+
+def test_the_doctor_says_what_nobody_looked_at(away: Settings, tmp_path: Path) -> None:
+    local = Patient(Settings(pool=PoolSettings(data_dir=str(tmp_path / "none"))))
+    found = {f.id: f for f in examine(local)}
+    assert found["cluster"].level is Level.UNCHECKED
+    assert "the driver is local" in found["cluster"].evidence
+    local.close()
+    sick = Patient(away)
+    found = {f.id: f for f in examine(sick)}
+    assert found["cluster_reachable"].level is Level.BAD
+    assert "kubectl" in found["cluster_reachable"].fix
+    assert found["cluster"].level is Level.UNCHECKED
+    sick.close()
+
+
+def test_what_can_not_be_checked_for_another_fault_is_not_told_as_bad_again(tmp_path: Path) -> None:
+    pool = PoolSettings(broker_url="redis://127.0.0.1:1/0", data_dir=str(tmp_path))
+    sick = Patient(Settings(pool=pool))
+    bad = {f.id for f in examine(sick) if f.level is Level.BAD}
+    sick.close()
+    assert {"redis_reachable", "schema_current"} <= bad
+    assert not {i for i in bad if i.startswith(("broker_", "table_"))}
+
+
+def test_a_start_tells_what_is_wrong_around_it_in_a_line_each(tmp_path: Path) -> None:
+    with RedisServer() as redis, capture_logs() as told:
+        starting.look_around(Settings(pool=PoolSettings(broker_url=redis.url, data_dir=str(tmp_path))))
+    assert {line["event"] for line in told} == {"preflight"}
+    assert [line["id"] for line in told if line["id"].startswith("redis_")] == ["redis_persistence"]
+    assert "clocks_differences" not in {line["id"] for line in told}
+    assert all(line["evidence"] and line["fix"] for line in told)
+
+
+def test_a_check_up_of_a_local_pool_needs_nothing_of_a_clusters() -> None:
+    missing = "import sys; sys.modules.update(msgspec=None, kubernetes=None); import pool.doctor, pool.doctor.starting"
+    subprocess.run([sys.executable, "-c", missing], cwd=ROOT, check=True)
+
+
+def test_an_acquire_worker_loads_nothing_that_speaks_to_a_cluster(tmp_path: Path, away: Settings) -> None:
+    """It is prepared as it starts, with the Kubernetes driver configured."""
+    script = (
+        "import sys; from tasks.__main__ import _prepare; from tasks.app import app; _prepare(app, 'acquire');"
+        "sys.exit(any(m.startswith(('kubernetes', 'pool.drivers.kubernetes', 'pool.doctor')) for m in sys.modules))"
+    )
+    env = {
+        "PATH": "/usr/bin:/bin",
+        "WARMPOOL_RUN_ROLE": "acquire",
+        "WARMPOOL_DATA_DIR": str(tmp_path / "data"),
+        "WARMPOOL_DRIVER": "kubernetes",
+        "WARMPOOL_KUBERNETES_KUBECONFIG": away.kubernetes.kubeconfig,
+        "WARMPOOL_BROKER_URL": "redis://127.0.0.1:1/0",
+    }
+    run = [sys.executable, "-m", "pool.cli", "migrate"]
+    subprocess.run(run, cwd=ROOT, env=env, check=True, capture_output=True)
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
