@@ -10,9 +10,13 @@ from pool.errors import Refused, Transient
 from pool.ids import WorkerId
 from pool.records import By, Seen
 from pool.states import Outcome, State
-from pool.store import Tx, orgs, workers
+from pool.store import Tx, orgs, suspects, workers
+from pool.store.suspects import Kind
 
 log = structlog.get_logger(__name__)
+
+# Whose pod somebody refuses to delete, among the suspects.
+REFUSED = "retire/pod_deleted/"
 
 
 def drain(tx: Tx, after: After, worker: Seen, by: By, *, above_floor: bool = False) -> Outcome:
@@ -49,8 +53,19 @@ def retire(deps: Deps, worker_id: WorkerId) -> Outcome:
         deps.driver.delete(worker.id, worker.pod_uid or "", grace_s=worker.grace_s)
     except (Transient, Refused) as exc:
         log.warning("delete_left_to_the_pass", worker=worker_id, cause=str(exc))
+        if isinstance(exc, Refused):
+            _tell_refused(deps, worker_id, exc)
         return Outcome.FENCED
     return confirm(deps, worker)
+
+
+def _tell_refused(deps: Deps, worker_id: WorkerId, exc: Refused) -> None:
+    """Trying again will not help, so somebody has to see it; `reap` takes it back once the row has ended."""
+    try:
+        with deps.store.write() as tx:
+            suspects.see(tx, Kind.REFUSED, f"{REFUSED}{worker_id}", str(exc)[:500])
+    except Transient as untold:
+        log.warning("refusal_untold", worker=worker_id, cause=str(untold))
 
 
 def confirm(deps: Deps, worker: Seen) -> Outcome:

@@ -4,11 +4,11 @@ differ it calls the same `stamp` that the claim's own event calls. In a quiet po
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from pool import observing, stamping
 from pool.drivers.port import Pod
-from pool.errors import Transient
-from pool.passes.running import Pass, Run, log
+from pool.passes.running import Pass, Run
 from pool.states import CLAIMABLE, CLAIMED
 from pool.store import glimpses, workers
 from pool.store.glimpses import Glimpse
@@ -27,11 +27,7 @@ def run(run: Run) -> None:
     # What is busy and unprotected may be ended by others any moment; what is protected and idle only holds them up.
     due.sort(key=lambda w: (w.state not in CLAIMED, w.id))
     for worker in run.bounded(due):
-        if run.acts("stamped"):
-            try:
-                stamping.stamp(run.deps, worker.id)
-            except Transient as exc:
-                log.warning("stamp_failed", worker=worker.id, cause=str(exc))
+        run.step("stamped", worker.id, partial(stamping.stamp, run.deps, worker.id))
 
 
 def _differing(run: Run, pods: Mapping[str, Pod]) -> list[Glimpse]:

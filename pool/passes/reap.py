@@ -6,13 +6,14 @@ from __future__ import annotations
 from pool import answering, claiming, holding, planning, retiring
 from pool.after import After
 from pool.errors import BrokenPromise, Transient
-from pool.ids import ProfileName
+from pool.ids import ProfileName, WorkerId
 from pool.passes.running import Pass, Run, log
 from pool.periods import PERIODS_S
 from pool.records import Claim, Seen
 from pool.states import ClaimEnd, Condition, Outcome, State
-from pool.store import claims, orgs, requests, targets, workers
+from pool.store import claims, orgs, requests, suspects, targets, workers
 from pool.store.lane import lane_is_open
+from pool.store.suspects import Kind
 
 # An answer may be on its way from whoever decided it; a delete may be in a fleet worker's hands.
 ANSWER_GRACE_S = 3.0
@@ -125,6 +126,20 @@ def _deletes_that_failed(run: Run) -> None:
     for worker in run.bounded(found):
         if run.acts("delete_sent_again"):
             run.deps.broker.send("pool.retire", worker_id=worker.id)
+    _refusals_that_ended(run)
+
+
+def _refusals_that_ended(run: Run) -> None:
+    """A pod whose deletion was refused is told of until its row has ended."""
+    with run.deps.store.read() as tx:
+        told = suspects.subjects(tx, Kind.REFUSED, retiring.REFUSED)
+        ids = [WorkerId(subject.removeprefix(retiring.REFUSED)) for subject in told]
+        rows = workers.get_many(tx, ids) if ids else {}
+    over = [i for i in ids if (row := rows.get(i)) is None or row.state is not State.DRAINING]
+    if over and run.acts("refusal_ended"):
+        with run.deps.store.write() as tx:
+            for worker_id in over:
+                suspects.forget(tx, Kind.REFUSED, f"{retiring.REFUSED}{worker_id}")
 
 
 def _count_uncounted(run: Run) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from pool.drivers.port import PodSpec, Role
 from pool.passes.running import Pass, Run
 from pool.profiles import revision
@@ -21,11 +23,13 @@ def run(run: Run) -> None:
     )
     run.saw("placeholders", len(there))
     for pod in run.bounded(there[wanted:]):
-        if run.acts("placeholder_deleted"):
-            run.deps.driver.delete(pod.name, pod.uid, grace_s=0)
+        run.step(
+            "placeholder_deleted", pod.name, partial(run.deps.driver.delete, pod.name, pod.uid, grace_s=0)
+        )
     for _ in range(min(run.limit, max(0, wanted - len(there)))):
-        if run.acts("placeholder_made"):
-            run.deps.driver.create(_placeholder(run))
+        # They are all alike: what is refused to one is refused to the next.
+        if not run.step("placeholder_made", "placeholder", lambda: run.deps.driver.create(_placeholder(run))):
+            return
 
 
 def _placeholder(run: Run) -> PodSpec:

@@ -15,16 +15,19 @@ import structlog
 
 from pool.deps import Deps
 from pool.drivers.port import Listing
-from pool.errors import PoolError, StaleView, Transient
+from pool.errors import Forbidden, PoolError, Refused, StaleView, Transient
 from pool.locks import Lease
 from pool.periods import PERIODS_S, lock_ttl_s, not_within_s
-from pool.store import passes, sightings
+from pool.store import Tx, passes, sightings, suspects
+from pool.store.suspects import Kind
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 # A view of the cluster older than this decides nothing.
 STALE_AFTER_S = 15.0
+# So many things in one run that nobody answered for: it is not the things.
+UNANSWERED_PER_RUN = 3
 
 
 class Interrupted(PoolError):
@@ -42,6 +45,34 @@ class Run:
     actions: Counter[str] = field(default_factory=Counter)
     sightings: dict[str, int] = field(default_factory=dict)
     overflowed: bool = False
+    # What was left out, and why: step and thing.
+    skipped: dict[str, str] = field(default_factory=dict)
+    unanswered: int = 0
+
+    def step(self, what: str, thing: str, act: Callable[[], object]) -> bool:
+        """One step on one thing, counted, and not done in a dry run. False if the thing had to be left out."""
+        if not self.acts(what):
+            return True
+        done = self.spare(what, thing, act)
+        if not done:
+            self.actions[what] -= 1
+        return done
+
+    def spare(self, what: str, thing: str, act: Callable[[], object]) -> bool:
+        """Do something to one thing among many. One that is refused, or that nobody answers for, is left out (False), counted and told, and the
+        run goes on with the others. A right that we lack is missing for all of them and ends the run; so does one unanswered call too many."""
+        try:
+            act()
+        except Forbidden:
+            raise
+        except (Refused, Transient) as exc:
+            self.skipped[f"{what}/{thing}"] = str(exc)
+            self.did("skipped")
+            self.unanswered += isinstance(exc, Transient)
+            if self.unanswered >= UNANSWERED_PER_RUN:
+                raise
+            return False
+        return True
 
     def acts(self, what: str) -> bool:
         """Asked before each step: counts it, says no in a dry run, and raises if the run has lost its right to go on."""
@@ -153,11 +184,13 @@ def carry_out(deps: Deps, what: Pass, run: Run) -> dict[str, Any]:
             passes.succeeded(
                 tx,
                 what.name,
-                detail=", ".join(f"{k} {v}" for k, v in sorted(run.actions.items())),
+                detail=", ".join(f"{k} {v}" for k, v in sorted(run.actions.items()) if v),
                 actions=run.actions.total(),
                 duration_s=deps.clock.monotonic() - began,
             )
             sightings.record(tx, what.name, run.sightings)
+            # What was refused before and was not now is mended or gone.
+            suspects.forget_others(tx, Kind.REFUSED, _told(tx, run), among=f"{run.name}/")
     if run.actions:
         log.info("pass_acted", name=what.name, dry_run=run.dry_run, **run.actions)
     return _report(deps, what, "ok", actions=dict(run.actions))
@@ -174,9 +207,19 @@ def _recorded(deps: Deps, run: Run) -> Iterator[None]:
             with deps.store.write() as tx:
                 passes.failed(tx, run.name, outcome=outcome, detail=str(exc)[:500])
                 sightings.record(tx, run.name, run.sightings)
+                _told(tx, run)
         except Transient as unrecorded:
             log.warning("pass_failure_unrecorded", name=run.name, cause=str(unrecorded))
         raise
+
+
+def _told(tx: Tx, run: Run) -> list[str]:
+    """What this run left out, for whoever looks; in the log when it begins."""
+    subjects = {f"{run.name}/{what}": cause[:500] for what, cause in run.skipped.items()}
+    for subject, cause in subjects.items():
+        if suspects.see(tx, Kind.REFUSED, subject, cause).runs == 1:
+            log.warning("step_skipped", subject=subject, cause=cause)
+    return list(subjects)
 
 
 def _report(deps: Deps, what: Pass, outcome: str, **details: Any) -> dict[str, Any]:

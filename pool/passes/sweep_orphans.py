@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from pool import observing
 from pool.drivers.port import Listing, Pod, Role, Word
@@ -100,8 +101,8 @@ def _rows_without_pods(run: Run, missing: Sequence[WorkerId]) -> None:
     some = run.bounded(missing)
     seen = seen_again(run, Kind.ROW_WITHOUT_POD, {str(i): "its pod is absent" for i in some})
     for worker_id in some:
-        if seen[worker_id].runs >= 2 and run.acts("row_lost"):
-            _lose(run, worker_id)
+        if seen[worker_id].runs >= 2:
+            run.step("row_lost", worker_id, partial(_lose, run, worker_id))
 
 
 def _lose(run: Run, worker_id: WorkerId) -> None:
@@ -123,8 +124,8 @@ def _is_unowned(pod: Pod, row: Seen | None) -> bool:
 
 def _never_stamped(run: Run, pods: Sequence[Pod]) -> None:
     for pod in run.bounded([p for p in pods if p.age_s >= YOUNG_S]):
-        if run.acts("orphan_deleted"):
-            _delete(run, pod, f"no row counted on it, and in its {pod.age_s:.0f} s nobody ever had")
+        why = f"no row counted on it, and in its {pod.age_s:.0f} s nobody ever had"
+        run.step("orphan_deleted", pod.name, partial(_delete, run, pod, why))
 
 
 def _stamped(run: Run, pods: Sequence[Pod]) -> None:
@@ -133,21 +134,30 @@ def _stamped(run: Run, pods: Sequence[Pod]) -> None:
     seen = seen_again(run, Kind.STAMPED_POD, {p.uid: f"pod {p.name} has no row" for p in old})
     ripe = [p for p in old if seen[p.uid].runs >= 2]
     run.overflowed |= len(ripe) > STAMPED_PER_RUN
-    for pod in ripe[:STAMPED_PER_RUN]:
-        word = run.deps.driver.word(pod)
-        if word is not Word.UNUSED:
-            run.did("orphan_held")
-            _report_held(run, pod, word)
-            log.warning("orphan_held", pod=pod.name, word=str(word))
-        elif run.acts("orphan_deleted"):
-            _delete(run, pod, "no row counted on it in two runs, and the pod itself said that it was unused")
+    # Those that can not go keep their places; so each run begins where the one before has ended.
+    turn = max((seen[p.uid].runs for p in ripe), default=0) * STAMPED_PER_RUN % max(1, len(ripe))
+    for pod in (ripe[turn:] + ripe[:turn])[:STAMPED_PER_RUN]:
+        run.spare("orphan_asked", pod.name, partial(_hold_or_delete, run, pod))
     run.saw("orphans_held", run.actions["orphan_held"])
+
+
+def _hold_or_delete(run: Run, pod: Pod) -> None:
+    word = run.deps.driver.word(pod)
+    if word is not Word.UNUSED:
+        run.did("orphan_held")
+        _report_held(run, pod, word)
+        log.warning("orphan_held", pod=pod.name, word=str(word))
+        return
+    why = "no row counted on it in two runs, and the pod itself said that it was unused"
+    run.step("orphan_deleted", pod.name, partial(_delete, run, pod, why))
 
 
 def _delete(run: Run, pod: Pod, why: str) -> None:
     """The deed is written before it is done: a pod that is gone can not tell what became of it."""
     with run.deps.store.write() as tx:
-        deeds.record(tx, "orphan_deleted", pod.name, run.deps.by(why))
+        # Once, however often it has to be tried.
+        if not any(deed.what == "orphan_deleted" for deed in deeds.of(tx, pod.name)):
+            deeds.record(tx, "orphan_deleted", pod.name, run.deps.by(why))
     log.info("orphan_deleted", pod=pod.name, age_s=pod.age_s, stamped=pod.ever_stamped)
     run.deps.driver.delete(pod.name, pod.uid)
 
@@ -168,8 +178,8 @@ def _companions(run: Run, pods: Mapping[str, Pod]) -> None:
     left = [c for c in without_pod if c not in rows]
     seen = seen_again(run, Kind.COMPANION, dict.fromkeys(run.bounded(left), "its pod is gone"))
     for name in run.bounded(left):
-        if seen[name].runs >= 2 and run.acts("companion_deleted"):
-            run.deps.driver.delete_companions(name)
+        if seen[name].runs >= 2:
+            run.step("companion_deleted", name, partial(run.deps.driver.delete_companions, name))
 
 
 SWEEP_ORPHANS = Pass(name="sweep_orphans", run=run)

@@ -76,12 +76,26 @@ def _leaks(seen: dict[str, Any]) -> Iterator[dict[str, str]]:
             yield _worry(f"orphan:{s['subject']}", WARN, s["detail"])
         elif s["kind"] in {"row_without_pod", "empty_cluster"}:
             yield _worry(f"{s['kind']}:{s['subject']}", WARN, f"{s['subject']}: {s['detail']}")
+    yield from _refused([s for s in seen["suspects"] if s["kind"] == "refused"])
     for w in seen["leaving"]:
         yield _worry(
             f"leaving:{w['id']}",
             WARN,
             f"{w['id']} is in use by {w['org']} and must leave: {w['leaving_why']}",
         )
+
+
+def _refused(suspects: list[dict[str, Any]]) -> Iterator[dict[str, str]]:
+    """What is left out again and again, a line for each step of each pass: all of one kind have one cause, as a rule."""
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for s in suspects:
+        kinds.setdefault(s["subject"].rpartition("/")[0], []).append(s)
+    for kind, those in kinds.items():
+        who, _, step = kind.partition("/")
+        worst = max(those, key=lambda s: s["runs"])
+        thing, more = worst["subject"].rpartition("/")[2], f" and {len(those) - 1} more" if those[1:] else ""
+        text = f"{who} leaves out {thing}{more}: {step} was refused {worst['runs']} times: {worst['detail']}"
+        yield _worry(f"refused:{who}:{step}", WARN, text)
 
 
 def _switches(seen: dict[str, Any]) -> Iterator[dict[str, str]]:

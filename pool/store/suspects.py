@@ -24,6 +24,8 @@ class Kind(StrEnum):
     EMPTY_CLUSTER = "empty_cluster"
     PROBE = "probe"
     PROFILE = "profile"
+    # Somebody outside refuses what is to be done to one thing: pass, step and thing.
+    REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +56,17 @@ def peek(tx: Tx, kind: Kind, subject: str) -> Suspicion:
     return Suspicion(runs=row.runs + 1, age_s=(now(tx) - row.first_seen_at).total_seconds())
 
 
-def forget_others(tx: Tx, kind: Kind, seen: Collection[str]) -> None:
-    """What was not seen this time is no longer suspected: two observations in a row count, not two in a lifetime."""
-    known = {s for (s,) in tx.execute(select(T.c.subject).where(T.c.kind == kind))}
+def forget_others(tx: Tx, kind: Kind, seen: Collection[str], *, among: str = "") -> None:
+    """What was not seen this time is no longer suspected: two observations in a row count, not two in a lifetime. `among`: only subjects that begin so."""
+    known = subjects(tx, kind, among)
     if gone := known - set(seen):
         tx.execute(delete(T).where(T.c.kind == kind, T.c.subject.in_(gone)))
+
+
+def subjects(tx: Tx, kind: Kind, among: str = "") -> set[str]:
+    """Who is suspected; of those that begin so."""
+    known = (s for (s,) in tx.execute(select(T.c.subject).where(T.c.kind == kind)))
+    return {s for s in known if s.startswith(among)}
 
 
 def note(tx: Tx, kind: Kind, subject: str, detail: str) -> None:

@@ -1,0 +1,35 @@
+"""The driver without processes, which most tests of verbs and passes stand on, keeps the contract of the real ones. All of it applies: what its containers
+would do by themselves, its ground does."""
+
+from __future__ import annotations
+
+import pytest
+
+from pool.drivers.port import Word
+from tests.contracts.driver import DriverContract
+from tests.support.podless_ground import PodlessGround
+
+
+@pytest.fixture
+def ground() -> PodlessGround:
+    return PodlessGround()
+
+
+class TestPodlessDriver(DriverContract):
+    """The contract, unchanged."""
+
+
+def test_a_grace_runs_out_with_the_time_that_passes(ground: PodlessGround) -> None:
+    driver = ground.driver()
+    pod = ground.make_ready(driver.create(ground.spec()))
+    ground.make_busy(pod)
+    driver.delete(pod.name, pod.uid, grace_s=60)
+    driver.grow_older(59)
+    assert driver.word(pod) is Word.BUSY
+    driver.grow_older(1)
+    assert driver.read(pod.name) is None
+
+
+def test_a_pod_without_an_address_can_not_be_asked(ground: PodlessGround) -> None:
+    driver = ground.driver()
+    assert driver.word(driver.create(ground.spec())) is Word.SILENT

@@ -1,0 +1,204 @@
+"""One thing that is refused for ever (an admission webhook, a policy) darkens no pass: it is left out, counted and told, and the rest is done. A right that
+we lack is another matter: it concerns everything, and the run says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from pool import doctor, reporting, retiring
+from pool.after import After
+from pool.doctor import Patient
+from pool.drivers.port import PodSpec, Role, Stamp
+from pool.errors import Forbidden
+from pool.states import State
+from pool.store import deeds, passes
+from tests.support.world import World
+
+HELD = Stamp(org="acme", claim_id="c", epoch=1, busy=True)
+
+
+def orphan(world: World, name: str, *, stamped: bool = False, role: Role = Role.WORKER) -> str:
+    """An old pod that the table knows nothing of."""
+    driver = world.driver
+    driver.create(
+        PodSpec(
+            name=name, profile="default", revision="rev", image="i", cpu_millicores=1, memory_mib=1, port=1, grace_s=1,
+            secret="s", role=role,
+        )
+    )  # fmt: skip
+    driver.become_ready(name)
+    driver.change(name, age_s=1000)
+    if stamped:
+        driver.stamp(driver.pods[name], HELD)
+    return name
+
+
+def drain(world: World, worker: str) -> None:
+    after = After()
+    with world.store.write() as tx:
+        retiring.drain(tx, after, world.worker(worker), world.deps.by("test"))
+    after.send(world.deps)
+
+
+def refused(world: World) -> dict[str, str]:
+    """What `status` says of it."""
+    worries = reporting.status(world.store, world.deps.settings)["worries"]
+    return {w["id"]: w["text"] for w in worries if w["id"].startswith("refused:")}
+
+
+def row(world: World, name: str) -> passes.PassRow:
+    with world.store.read() as tx:
+        return passes.get(tx, name)
+
+
+def test_an_orphan_that_can_not_be_deleted_is_left_out_and_told_until_it_is_mended(world: World) -> None:
+    world.warm(1)
+    for name in ("w-a", "w-poison", "w-z"):
+        orphan(world, name)
+    world.driver.denied.add(("delete", "w-poison"))
+    with capture_logs() as told:
+        for _ in range(world.deps.settings.pool.pass_failures_limit + 1):
+            assert world.run_pass("sweep_orphans")["outcome"] == "ok"
+    assert {"w-a", "w-z"}.isdisjoint(world.driver.pods)
+    assert "w-poison" in world.driver.pods
+    found = row(world, "sweep_orphans")
+    assert (found.last_outcome, found.failures) == ("ok", 0)
+    assert found.last_success_at is not None
+    assert "skipped 1" in str(found.last_detail)
+    assert refused(world) == {
+        "refused:sweep_orphans:orphan_deleted": "sweep_orphans leaves out w-poison: orphan_deleted was refused 11 times: "
+        "forbidden: admission denied delete of w-poison"
+    }
+    assert len([line for line in told if line["event"] == "step_skipped"]) == 1
+    skipped = world.deps.metrics.pass_actions.labels("sweep_orphans", "skipped")
+    assert skipped._value.get() == 11
+    with world.store.read() as tx:
+        assert len(deeds.of(tx, "w-poison")) == 1
+    world.driver.denied.clear()
+    world.run_pass("sweep_orphans")
+    assert "w-poison" not in world.driver.pods
+    assert refused(world) == {}
+
+
+def test_stamped_orphans_that_can_not_go_do_not_take_the_turn_of_those_that_can(world: World) -> None:
+    world.warm(1)
+    for n in range(12):
+        world.driver.denied.add(("delete", orphan(world, f"w-a-poison-{n:02d}", stamped=True)))
+    for n in range(6):
+        world.driver.denied.add(("word", orphan(world, f"w-b-mute-{n:02d}", stamped=True)))
+    for n in range(6):
+        orphan(world, f"w-c-well-{n:02d}", stamped=True)
+    for _ in range(5):
+        assert world.run_pass("sweep_orphans")["outcome"] == "ok"
+    assert not [name for name in world.driver.pods if "well" in name]
+    assert len([name for name in world.driver.pods if "poison" in name or "mute" in name]) == 18
+
+
+def test_a_pod_that_can_not_be_stamped_leaves_the_others_protected(world: World) -> None:
+    world.warm(3)
+    busy = [world.granted("acme").worker_id for _ in range(3)]
+    world.broker.sent.clear()
+    world.driver.denied.add(("stamp", busy[1]))
+    assert world.run_pass("guard_disruption")["outcome"] == "ok"
+    assert [world.driver.pods[w].protected for w in busy] == [True, False, True]
+    assert busy[1] in refused(world)["refused:guard_disruption:stamped"]
+
+
+def test_a_row_whose_pod_can_not_be_looked_for_leaves_the_others_to_be_lost(world: World) -> None:
+    one, two, _ = world.warm(3)
+    for worker in (one, two):
+        del world.driver.pods[worker]
+    world.driver.denied.add(("read", one))
+    for _ in range(2):
+        assert world.run_pass("sweep_orphans")["outcome"] == "ok"
+    assert (world.state_of(one), world.state_of(two)) == (State.IDLE, State.LOST)
+
+
+def test_companions_and_placeholders_that_can_not_go_leave_the_others_to_go(world: World) -> None:
+    world.warm(1)
+    world.driver.secrets |= {"w-left-a": "s", "w-left-b": "s"}
+    world.driver.denied.add(("delete_companions", "w-left-a"))
+    for _ in range(2):
+        assert world.run_pass("sweep_orphans")["outcome"] == "ok"
+    assert "w-left-a" in world.driver.secrets
+    assert "w-left-b" not in world.driver.secrets
+    for name in ("p-a", "p-b"):
+        orphan(world, name, role=Role.PLACEHOLDER)
+    world.driver.denied.add(("delete", "p-a"))
+    assert world.run_pass("reconcile_headroom")["outcome"] == "ok"
+    assert "p-a" in world.driver.pods
+    assert "p-b" not in world.driver.pods
+
+
+def test_placeholders_that_are_refused_are_tried_once_a_run(world: World, monkeypatch: Any) -> None:
+    world.warm(1)
+    world.configure(headroom=5)
+    monkeypatch.setattr(world.deps.ids, "worker", lambda: "same")
+    world.driver.denied.add(("create", "placeholder-same"))
+    world.driver.calls.clear()
+    assert world.run_pass("reconcile_headroom")["outcome"] == "ok"
+    assert world.driver.calls == [("create", "placeholder-same")]
+    assert "placeholder_made was refused" in refused(world)["refused:reconcile_headroom:placeholder_made"]
+
+
+def test_a_right_that_is_missing_is_no_matter_of_one_pod(world: World) -> None:
+    world.warm(2)
+    for _ in range(2):
+        world.granted("acme")
+    world.broker.sent.clear()
+    world.driver.forbidden.add("stamp")
+    with pytest.raises(Forbidden, match="may not stamp"):
+        world.run_pass("guard_disruption")
+    found = row(world, "guard_disruption")
+    assert (found.last_outcome, found.failures, found.last_success_at) == ("failed", 1, None)
+    assert "may not stamp" in str(found.last_detail)
+
+
+def test_one_pod_that_nobody_answers_for_is_left_out_and_several_mean_an_outage(world: World) -> None:
+    world.warm(1)
+    names = [orphan(world, f"w-{n}") for n in range(6)]
+    world.driver.unanswered.add(("delete", names[0]))
+    assert world.run_pass("sweep_orphans")["outcome"] == "ok"
+    assert [n for n in names if n in world.driver.pods] == [names[0]]
+    names = [orphan(world, f"w-{n}") for n in range(6)]
+    world.driver.unanswered |= {("delete", n) for n in names}
+    world.driver.calls.clear()
+    assert world.run_pass("sweep_orphans")["outcome"] == "failed"
+    assert len([verb for verb, _ in world.driver.calls if verb == "delete"]) == 3
+
+
+def test_a_worker_whose_pod_can_not_be_deleted_is_told_and_holds_up_nobody(world: World) -> None:
+    poison, other, _ = world.warm(3)
+    world.driver.denied.add(("delete", poison))
+    for worker in (poison, other):
+        drain(world, worker)
+    world.deliver("pool.retire")
+    assert (world.state_of(poison), world.state_of(other)) == (State.DRAINING, State.RETIRED)
+    world.pass_time(20)
+    assert world.run_pass("reap")["outcome"] == "ok"
+    world.deliver("pool.retire")
+    assert "retire leaves out" in refused(world)["refused:retire:pod_deleted"]
+    assert "was refused 2 times" in refused(world)["refused:retire:pod_deleted"]
+    patient = Patient(world.deps.settings)
+    patient.__dict__["store"] = world.store
+    found = {f.id: f for f in doctor.examine(patient)}
+    assert "admission webhook" in found["refused:retire:pod_deleted"].fix
+    world.driver.denied.clear()
+    world.pass_time(20)
+    world.run_pass("reap")
+    world.deliver("pool.retire")
+    assert world.state_of(poison) is State.RETIRED
+    world.pass_time(20)
+    world.run_pass("reap")
+    assert refused(world) == {}
+
+
+def test_a_dry_run_tells_nobody(world: World) -> None:
+    world.warm(1)
+    world.driver.denied.add(("word", orphan(world, "w-poison", stamped=True)))
+    world.run_pass("sweep_orphans")
+    world.run_pass("sweep_orphans", dry_run=True)
+    assert refused(world) == {}
