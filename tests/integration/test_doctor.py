@@ -68,7 +68,8 @@ def test_a_policy_that_evicts_a_long_queue_and_a_stranger_are_found(world: World
     found = examined(sick)
     assert "allkeys-lru" in found["redis_policy"].evidence
     assert "fleet 501" in found["queues_drained"].evidence
-    assert found["unknown_profile:old"].fix == "warmpool drain profile old"
+    assert "1 workers of profile old live, 0 of them in use" in found["unknown_profile:old"].evidence
+    assert "leave after a minute" in found["unknown_profile:old"].fix
     sick.redis.delete("fleet")
     sick.redis.config_set("maxmemory-policy", "noeviction")
     sick.redis.close()

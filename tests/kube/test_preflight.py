@@ -1,0 +1,351 @@
+"""Preflight and doctor on a real API server: every right of the driver's list is asked for and named if it is missing, nothing is refused meanwhile, and what
+could take a busy worker away is found."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from structlog.testing import capture_logs
+
+from pool import wiring
+from pool.doctor import Finding, Level, Patient, clocks, cluster, disruption, starting
+from pool.doctor.checks import run_all
+from pool.drivers.kubernetes import manifests
+from pool.drivers.kubernetes.inspecting import Inspector
+from pool.drivers.kubernetes.rights import Look, Right
+from pool.settings import KubernetesSettings, PoolSettings, Profile, Settings
+from tests.support.kube_any import RBAC, Cluster, User
+from tests.support.kube_api import ApiError, Object
+from tests.support.kube_cluster import KubeCluster
+from tests.support.kube_ground import PLACEHOLDER, least_privileged, rules
+from tests.support.system import ROOT
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.timeout(300)
+
+ANCHOR = KubernetesSettings().anchor
+CHECKS = (
+    cluster.reachable,
+    cluster.rights,
+    disruption.priorities,
+    disruption.budget,
+    disruption.node_ceiling,
+    clocks.differences,
+)
+NODEPOOLS = "/apis/karpenter.sh/v1/nodepools"
+REVIEWS = ("create", Look.REVIEW_OUR_ACCESS.resource)
+
+
+def settings_of(kubeconfig: Path, namespace: str, *profiles: Profile, **changes: Any) -> Settings:
+    pool = {name: changes.pop(name) for name in ("headroom", "data_dir") if name in changes}
+    return Settings(
+        pool=PoolSettings(driver="kubernetes", call_timeout_s=5, **pool),
+        kubernetes=KubernetesSettings(namespace=namespace, kubeconfig=str(kubeconfig), **changes),
+        profiles={p.name: p for p in profiles or (Profile(),)},
+    )
+
+
+def without(granted: list[Object], right: Right) -> list[Object]:
+    """The same rules but for one verb on one resource."""
+    found = []
+    for rule in granted:
+        verbs = [v for v in rule["verbs"] if (v, rule["resources"][0]) != (right.verb, right.resource)]
+        found += [{**rule, "verbs": verbs}] if verbs else []
+    return found
+
+
+def user_without(cluster: Cluster, namespace: str, right: Right) -> User:
+    name = f"no-{right.verb}-{right.resource}"
+    roles, nodes = without(rules("Role"), right), without(rules("ClusterRole"), right)
+    return cluster.user(name, namespace, roles, cluster_rules=nodes)
+
+
+def lacking(inspector: Inspector) -> set[Right]:
+    return {lack.right for lack in inspector.lacking()}
+
+
+def test_under_the_role_beside_the_driver_nothing_is_missing_and_nothing_is_refused(
+    own_cluster: KubeCluster,
+) -> None:
+    namespace = own_cluster.namespace("preflight")
+    user = least_privileged(own_cluster, namespace)
+    since = own_cluster.mark()
+    with capture_logs() as told:
+        eventually(lambda: quiet(settings_of(user.kubeconfig, namespace, Profile(own_service_account=True))))
+    assert told == []
+    mine = [r for r in own_cluster.requests(since) if r.user == user.name]
+    assert {(r.verb, r.resource) for r in mine} == {REVIEWS, ("get", "configmaps")}
+    assert {r.code for r in mine} == {201, 404}
+    assert len([r for r in mine if r.resource == REVIEWS[1]]) == len(Right)
+
+
+def quiet(settings: Settings) -> bool:
+    starting.assert_rights(settings)
+    return True
+
+
+@pytest.mark.parametrize("right", list(Right), ids=lambda right: f"{right.verb} {right.resource}")
+def test_each_right_that_is_missing_is_named(cluster: Cluster, namespace: str, right: Right) -> None:
+    user = user_without(cluster, namespace, right)
+    settings = settings_of(user.kubeconfig, namespace, Profile(own_service_account=True))
+    with closing(wiring.open_cluster(settings)) as inspector:
+        eventually(lambda: lacking(inspector) == {right}, within_s=10)
+        found = list(cluster_findings(settings))
+    level = Level.WARN if right.resource == "nodes" else Level.BAD
+    assert [(f.id, f.level) for f in found] == [(f"rights:{right.resource}", level)]
+    assert f"may not {right.verb} {right.resource} in " in found[0].evidence
+    assert f"kubectl auth can-i {right.verb} {right.resource}" in found[0].fix
+
+
+def cluster_findings(settings: Settings) -> list[Finding]:
+    patient = Patient(settings)
+    try:
+        return [
+            f for f in run_all(patient, (cluster.reachable, cluster.rights)) if f.id.startswith("rights:")
+        ]
+    finally:
+        patient.close()
+
+
+def test_what_this_configuration_does_not_need_is_not_missed(cluster: Cluster, namespace: str) -> None:
+    """Accounts only where a profile has its own; the right to make the anchor only where there is none."""
+    granted = [r for r in rules("Role") if r["resources"] != ["serviceaccounts"]]
+    user = cluster.user(
+        "few", namespace, without(granted, Right.CREATE_CONFIGMAPS), cluster_rules=rules("ClusterRole")
+    )
+    settings = settings_of(user.kubeconfig, namespace)
+    with closing(wiring.open_cluster(settings)) as inspector:
+        eventually(lambda: lacking(inspector) == {Right.CREATE_CONFIGMAPS}, within_s=10)
+        cluster.api.create(f"/api/v1/namespaces/{namespace}/configmaps", {"metadata": {"name": ANCHOR}})
+        assert lacking(inspector) == set()
+
+
+def test_a_role_that_comes_a_moment_later_is_waited_for(cluster: Cluster, namespace: str) -> None:
+    user = cluster.user("early", namespace, [], cluster_rules=rules("ClusterRole"))
+
+    def grant() -> None:
+        cluster.api.patch(f"{RBAC}/namespaces/{namespace}/roles/early", {"rules": rules("Role")})
+
+    later = threading.Timer(0.5, grant)
+    later.start()
+    starting.assert_rights(settings_of(user.kubeconfig, namespace))
+    later.join()
+
+
+def test_a_component_without_a_vital_right_ends_and_names_it_and_without_nodes_it_warns(
+    cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    user = user_without(cluster, namespace, Right.DELETE_PODS)
+    env = {
+        **{k: v for k, v in os.environ.items() if not k.startswith("WARMPOOL_")},
+        "WARMPOOL_DATA_DIR": str(tmp_path / "data"),
+        "WARMPOOL_DRIVER": "kubernetes",
+        "WARMPOOL_BROKER_URL": "redis://127.0.0.1:1/0",
+        "WARMPOOL_KUBERNETES_KUBECONFIG": str(user.kubeconfig),
+        "WARMPOOL_KUBERNETES_NAMESPACE": namespace,
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "tasks", "worker", "fleet"], cwd=ROOT, env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 1, done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith(f"warmpool: may not delete pods in namespace {namespace}"), done.stderr
+    assert "kubectl auth can-i delete pods" in last
+    blind = cluster.user("blind", namespace, rules("Role"))
+    with capture_logs() as told:
+        eventually(lambda: quiet(settings_of(blind.kubeconfig, namespace)))
+    assert [(line["event"], line["id"]) for line in told] == [("right_missing", "rights:nodes")]
+    assert "may not list, watch nodes in the cluster" in told[0]["evidence"]
+
+
+# What could take a busy worker away
+
+
+class Examined:
+    """A doctor that looks with all rights, or with the least."""
+
+    def __init__(self, cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+        self._data = str(tmp_path / "data")
+
+    def __call__(self, *profiles: Profile, user: User | None = None, **changes: Any) -> dict[str, Finding]:
+        kubeconfig = user.kubeconfig if user else self.cluster.kubeconfig
+        settings = settings_of(kubeconfig, self.namespace, *profiles, data_dir=self._data, **changes)
+        patient = Patient(settings)
+        try:
+            return {f.id: f for f in run_all(patient, CHECKS)}
+        finally:
+            patient.close()
+
+    def apply_budget(self, name: str, **spec: Any) -> None:
+        file = Path(manifests.__file__).with_name("pdb.yaml")
+        shipped = yaml.safe_load(file.read_text())["spec"]
+        path = f"/apis/policy/v1/namespaces/{self.namespace}/poddisruptionbudgets"
+        self.cluster.api.create(path, {"metadata": {"name": name}, "spec": {**shipped, **spec}})
+
+    def drop_budget(self, name: str) -> None:
+        self.cluster.api.delete(f"/apis/policy/v1/namespaces/{self.namespace}/poddisruptionbudgets/{name}")
+
+
+@pytest.fixture
+def examined(cluster: Cluster, namespace: str, tmp_path: Path) -> Examined:
+    return Examined(cluster, namespace, tmp_path)
+
+
+def test_a_budget_has_to_select_busy_workers_and_no_others(examined: Examined) -> None:
+    assert examined()["budget:default"].level is Level.BAD
+    assert examined.namespace in examined()["budget:default"].fix
+    examined.apply_budget("shipped")
+    assert examined()["budget"].level is Level.OK
+    examined.apply_budget("second", selector={"matchLabels": {"warmpool.dev/profile": "default"}})
+    both = examined(Profile(), Profile(name="other"))
+    assert "second, shipped all select" in both["budget:default"].evidence
+    assert "budget:other" not in both
+    examined.drop_budget("shipped")
+    assert examined()["budget:default"].level is Level.WARN
+    assert "idle workers" in examined()["budget:default"].evidence
+    examined.drop_budget("second")
+    examined.apply_budget("loose", minAvailable=1)
+    assert "be evicted" in examined()["budget:default"].evidence
+
+
+@pytest.fixture
+def classes(cluster: Cluster, namespace: str) -> Iterator[dict[str, str]]:
+    """PriorityClasses by what they are; they belong to the whole cluster."""
+    path = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    made = {
+        "low": {"value": -20},
+        "high": {"value": 1000},
+        "shy": {"value": 1000, "preemptionPolicy": "Never"},
+    }
+    for name, what in made.items():
+        cluster.api.create(path, {"metadata": {"name": f"{namespace}-{name}"}, **what})
+    try:
+        cluster.api.create(path, PLACEHOLDER)
+    except ApiError as exc:
+        if exc.code != 409:
+            raise
+    yield {name: f"{namespace}-{name}" for name in made}
+    for name in made:
+        cluster.api.delete(f"{path}/{namespace}-{name}")
+
+
+def test_workers_have_to_go_before_placeholders(examined: Examined, classes: dict[str, str]) -> None:
+    def bad(**changes: Any) -> str:
+        found = examined(headroom=1, **changes)
+        return "; ".join(f"{f.level} {f.evidence}" for f in found.values() if f.id.startswith("priorities:"))
+
+    assert bad() == ""
+    assert bad(worker_priority_class=classes["high"]) == ""
+    assert "is -20, not above the placeholders' -10" in bad(worker_priority_class=classes["low"])
+    assert "preemptionPolicy Never" in bad(worker_priority_class=classes["shy"])
+    assert "bad there is no PriorityClass no-such: no worker" in bad(worker_priority_class="no-such")
+    assert "bad there is no PriorityClass no-such: no placeholder" in bad(
+        placeholder_priority_class="no-such"
+    )
+    assert "warn" in bad(placeholder_priority_class=classes["low"])
+    alone = examined(worker_priority_class=classes["low"])
+    assert alone[f"priorities:{classes['low']}"].level is Level.WARN
+    own = examined(Profile(priority_class=classes["low"]), headroom=1)
+    assert own[f"priorities:{classes['low']}"].level is Level.BAD
+
+
+def test_without_karpenter_no_ceiling_is_missed(examined: Examined) -> None:
+    assert "no NodePools" in examined()["node_ceiling"].evidence
+
+
+@pytest.fixture
+def karpenter(own_cluster: KubeCluster) -> Iterator[Cluster]:
+    """Its kind of objects, of which any shape is taken here."""
+    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    if own_cluster.api.find(f"{definitions}/nodepools.karpenter.sh") is None:
+        own_cluster.api.create(
+            definitions,
+            {
+                "metadata": {"name": "nodepools.karpenter.sh"},
+                "spec": {
+                    "group": "karpenter.sh",
+                    "scope": "Cluster",
+                    "names": {"kind": "NodePool", "plural": "nodepools", "singular": "nodepool"},
+                    "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
+                },
+            },
+        )
+    eventually(lambda: served(own_cluster), within_s=30)
+    yield own_cluster
+    for name in ("short", "long", "endless"):
+        own_cluster.api.delete(f"{NODEPOOLS}/{name}")
+
+
+def served(cluster: Cluster) -> bool:
+    """A kind that is new is first not found, and then not yet stored."""
+    try:
+        return cluster.api.find(NODEPOOLS) is not None
+    except ApiError:
+        return False
+
+
+def add_nodepool(cluster: Cluster, name: str, **spec: Any) -> None:
+    template = {"metadata": {"labels": {"size": name}}, "spec": spec}
+    cluster.api.create(
+        NODEPOOLS,
+        {
+            "apiVersion": "karpenter.sh/v1",
+            "kind": "NodePool",
+            "metadata": {"name": name},
+            "spec": {"template": template},
+        },
+    )
+
+
+def test_a_node_has_to_wait_for_longer_than_a_workers_grace(karpenter: Cluster, tmp_path: Path) -> None:
+    examined = Examined(karpenter, karpenter.namespace("nodes"), tmp_path)
+    assert examined()["node_ceiling"].level is Level.OK
+    add_nodepool(karpenter, "short", terminationGracePeriod="10m")
+    add_nodepool(karpenter, "long", terminationGracePeriod="1h0m0s")
+    add_nodepool(karpenter, "endless")
+    found = examined(Profile(grace_s=600))
+    assert found["node_ceiling:short:default"].level is Level.BAD
+    assert "600 s" in found["node_ceiling:short:default"].evidence
+    assert found["node_ceiling:endless:default"].level is Level.WARN
+    assert "node_ceiling:long:default" not in found
+    chosen = examined(Profile(grace_s=600, node_selector={"size": "long"}))
+    assert chosen["node_ceiling"].level is Level.OK
+
+
+def test_with_the_least_rights_the_doctor_says_what_it_did_not_look_at_and_nothing_is_refused(
+    own_cluster: KubeCluster, tmp_path: Path
+) -> None:
+    namespace = own_cluster.namespace("least")
+    user = least_privileged(own_cluster, namespace)
+    examined = Examined(own_cluster, namespace, tmp_path)
+    since = own_cluster.mark()
+    eventually(lambda: examined(user=user)["rights"].level is Level.OK)
+    found = examined(user=user)
+    for ident in ("budget", "priorities", "node_ceiling"):
+        assert found[ident].level is Level.UNCHECKED, found[ident]
+        assert "we may not list" in found[ident].evidence
+    assert "API server" in found["clocks"].evidence
+    mine = [r for r in own_cluster.requests(since) if r.user == user.name]
+    assert [r for r in mine if r.code == 403] == []
+    assert {(r.verb, r.resource) for r in mine if r.is_write} == {REVIEWS}
+
+
+def test_a_clock_of_the_api_servers_that_is_wrong_is_told(
+    examined: Examined, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Inspector, "now_s", lambda self: 0.0)
+    found = examined()["clock_API_server"]
+    assert found.level is Level.WARN
+    assert found.fix == "let it be set by NTP"
