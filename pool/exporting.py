@@ -7,7 +7,7 @@ once per `FRESH_S`, and seldom if that takes long. What can not be reached is ab
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import structlog
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -17,7 +17,6 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from pool.clock import Clock
 from pool.errors import PoolError
 from pool.metrics.catalog import CATALOG, PREFIX, Kind
-from pool.queues import Seen
 from pool.reading import Reading, read
 from pool.settings import Settings
 from pool.store import Store
@@ -28,8 +27,8 @@ FRESH_S = 1.0
 # A page that took long to read is kept for this many times as long: the exporter is never the database's main burden.
 _KEPT_TIMES = 5
 
-# How the broker is; raises `PoolError` if it can not be asked.
-Look = Callable[[], Seen]
+# How long each queue is; raises `PoolError` if the broker can not be asked.
+Look = Callable[[], Mapping[str, int]]
 
 
 class Exporter:
@@ -70,12 +69,14 @@ class Exporter:
 
     def _broker(self) -> list[Reading]:
         try:
-            seen = self._look()
+            lengths = self._look()
         except PoolError as exc:
             log.warning("broker_unread", cause=str(exc))
             return [Reading("broker_up", 0)]
-        lengths = [Reading("queue_length", n, (name,)) for name, n in seen.lengths.items()]
-        return [*lengths, Reading("broker_emptied", seen.emptied), Reading("broker_up", 1)]
+        return [
+            *(Reading("queue_length", n, (name,)) for name, n in lengths.items()),
+            Reading("broker_up", 1),
+        ]
 
 
 class _Read(Collector):

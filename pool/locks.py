@@ -1,7 +1,8 @@
 """Redis locks, for not doing the same work twice. They are only locks: nothing is correct because of them.
 
 One key per lock: `warmpool.lock.<name>` holds the token of one run and expires by itself. Renewing and releasing compare
-the token, so a run that lost its lock can neither prolong nor free its successor's.
+the token, so a run that lost its lock can neither prolong nor free its successor's. `warmpool.kept` stays for ever: who takes a lock
+and does not find it knows that everything else is gone, too.
 """
 
 from __future__ import annotations
@@ -18,12 +19,22 @@ from pool.clock import Clock
 from pool.errors import Transient
 from pool.ids import Ids
 
+_KEPT = "warmpool.kept"
+_HELD_ELSEWHERE, _FOUND_EMPTY = 0, 2
+_TAKE = (
+    "if not redis.call('set', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 0 end "
+    "if redis.call('set', KEYS[2], '1', 'NX') then return 2 end return 1"
+)
 _RENEW = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('pexpire', KEYS[1], ARGV[2]) else return 0 end"
 _RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end"
 
 
 class Lease(Protocol):
     """A lock that is held, as far as we know."""
+
+    @property
+    def found_empty(self) -> bool:
+        """Whether Redis had lost what it was to keep when this lock was taken; only one run is told so."""
 
     def held(self) -> bool:
         """Asked before each step: False once it was lost, stolen, or not renewed in time."""
@@ -80,6 +91,7 @@ class _RedisLease:
         self._ttl_ms = int(ttl_s * 1000)
         self._clock = clock
         self._deadline = 0.0
+        self.found_empty = False
         self._lost = threading.Event()
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
@@ -87,10 +99,12 @@ class _RedisLease:
     def take(self) -> bool:
         asked = self._clock.monotonic()
         try:
-            if not self._redis.set(self._key, self._token, nx=True, px=self._ttl_ms):
-                return False
+            answer = self._redis.eval(_TAKE, 2, self._key, _KEPT, self._token, str(self._ttl_ms))
         except RedisError as exc:
             raise Transient(f"redis: {exc}") from exc
+        if answer == _HELD_ELSEWHERE:
+            return False
+        self.found_empty = answer == _FOUND_EMPTY
         self._deadline = asked + self._ttl_ms / 1000
         self._thread = threading.Thread(target=self._renew_for_ever, name=f"renew {self._key}", daemon=True)
         self._thread.start()

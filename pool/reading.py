@@ -27,6 +27,7 @@ _SIGHTINGS = {
     "orphans_held": "orphans_held",
     "rows_without_pod": "rows_without_pod",
     "placeholders": "headroom_pods",
+    "broker_emptied": "broker_emptied",
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from pool.clock import SystemClock
 from pool.deps import Broker, Deps
 from pool.drivers.port import Driver
 from pool.errors import ConfigInvalid, Transient
+from pool.forbidding import Forbidden
 from pool.ids import OrgId, ProfileName, RandomIds
 from pool.locks import RedisLocks
 from pool.metrics import Metrics
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pool.drivers.kubernetes.inspecting import Inspector
 
 _REDIS_TIMEOUT_S = 2.0
+_FORBIDDEN = 403
 
 
 class NobodyListens:
@@ -67,7 +69,7 @@ def build(settings: Settings, *, broker: Broker, role: str, threads: int = 10) -
         master_key=config.master_key(settings),
         who=who,
         started_at=store.now(),
-        make_driver=lambda: build_driver(settings, metrics),
+        make_driver=lambda: build_driver(settings, metrics, Forbidden(store, clock).saw),
     )
 
 
@@ -85,22 +87,24 @@ def open_redis(settings: Settings) -> Redis:
     )
 
 
-def build_driver(settings: Settings, metrics: Metrics | None = None) -> Driver:
-    """What makes pods, by the setting of that name."""
+def build_driver(
+    settings: Settings, metrics: Metrics | None = None, forbidden: Callable[[str, str], None] | None = None
+) -> Driver:
+    """What makes pods, by the setting of that name. `forbidden` hears of every verb and resource that the cluster says no to."""
     if settings.pool.driver == "kubernetes":
-        return _kubernetes_driver(settings, metrics or Metrics())
+        return _kubernetes_driver(settings, metrics or Metrics(), forbidden or _nobody_is_told)
     from pool.drivers.local.driver import LocalDriver
 
     root: Path = config.data_dir(settings) / "local"
     return LocalDriver(root, clock=SystemClock(), call_timeout_s=settings.pool.call_timeout_s)
 
 
-def _kubernetes_driver(settings: Settings, metrics: Metrics) -> Driver:
+def _kubernetes_driver(settings: Settings, metrics: Metrics, forbidden: Callable[[str, str], None]) -> Driver:
     from pool.drivers.kubernetes.driver import KubernetesDriver
 
     pool = settings.pool
     connections = max(pool.fleet_threads, pool.bind_threads, pool.passes_threads) + 5
-    api = _kubernetes_api(settings, metrics, connections=connections)
+    api = _kubernetes_api(settings, metrics, forbidden, connections=connections)
     return KubernetesDriver(
         api,
         settings.kubernetes,
@@ -114,24 +118,39 @@ def open_cluster(settings: Settings) -> Inspector:
     """A look at the cluster for a check-up. `Refused` if there is no access to one; makes no call yet."""
     from pool.drivers.kubernetes.inspecting import Inspector
 
-    return Inspector(
-        _kubernetes_api(settings, Metrics(), connections=1), settings.kubernetes, settings.profiles
-    )
+    api = _kubernetes_api(settings, Metrics(), _nobody_is_told, connections=1)
+    return Inspector(api, settings.kubernetes, settings.profiles)
 
 
-def _kubernetes_api(settings: Settings, metrics: Metrics, *, connections: int) -> Api:
+def _kubernetes_api(
+    settings: Settings, metrics: Metrics, forbidden: Callable[[str, str], None], *, connections: int
+) -> Api:
     from pool.drivers.kubernetes import access
     from pool.drivers.kubernetes.api import Api
+    from pool.drivers.kubernetes.rights import Right
     from pool.drivers.kubernetes.throttle import Throttle
 
+    def called(right: Right, code: int) -> None:
+        metrics.api_calls.labels(right.verb, right.resource, str(code)).inc()
+        # Nodes need not be readable; without them the rest works.
+        if code == _FORBIDDEN and not right.of_the_cluster:
+            forbidden(right.verb, right.resource)
+
+    # A counter that only appears with its first refusal has not grown, as Prometheus reckons, and would wake nobody.
+    for right in Right:
+        metrics.api_calls.labels(right.verb, right.resource, str(_FORBIDDEN))
     kubernetes, clock = settings.kubernetes, SystemClock()
     return Api(
         lambda: access.load(kubernetes, connections=connections),
         throttle=Throttle(qps=kubernetes.qps, burst=kubernetes.burst, clock=clock),
         clock=clock,
         call_timeout_s=settings.pool.call_timeout_s,
-        called=lambda right, code: metrics.api_calls.labels(right.verb, right.resource, str(code)).inc(),
+        called=called,
     )
+
+
+def _nobody_is_told(_verb: str, _resource: str) -> None:
+    pass
 
 
 def seed(settings: Settings, store: Store) -> None:

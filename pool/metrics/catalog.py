@@ -148,10 +148,10 @@ _DECLARED = (
     _gauge("pass_paused", "1 while an operator has paused it", "pass"),
     _gauge("pass_holder", "1; who tried it last", "pass", "holder"),
     _gauge("canary_age_seconds", "Since a canary last came through the queue acquire"),
+    _counter("broker_emptied", "Times that a pass found Redis emptied", origin=Origin.TABLE),
     # What the exporter itself can reach.
     _gauge("database_up", "1 if the exporter could read the database"),
     _gauge("broker_up", "1 if the exporter could ask Redis"),
-    _counter("broker_emptied", "Times that the exporter found Redis emptied since it last looked", origin=Origin.TABLE),
     _gauge("queue_length", "Messages that wait in a Celery queue", "queue"),
     _gauge("exporter_seconds", "How long reading all of this took"),
 )  # fmt: skip

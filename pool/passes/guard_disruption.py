@@ -8,10 +8,14 @@ from functools import partial
 
 from pool import observing, stamping
 from pool.drivers.port import Pod
+from pool.ids import WorkerId
 from pool.passes.running import Pass, Run
+from pool.periods import PERIODS_S
 from pool.states import CLAIMABLE, CLAIMED
 from pool.store import glimpses, workers
 from pool.store.glimpses import Glimpse
+
+LONG_S = 3 * PERIODS_S["guard_disruption"]
 
 
 def run(run: Run) -> None:
@@ -19,7 +23,7 @@ def run(run: Run) -> None:
     pods = run.cluster().named()
     differing = _differing(run, pods)
     due = [w for w in differing if stamping.is_due(w, pods[w.id]) and pods[w.id].epoch <= w.epoch]
-    run.saw("busy_unprotected", sum(1 for w in due if w.state in CLAIMED))
+    _tell_unprotected(run, [w.id for w in due if w.state in CLAIMED])
     run.saw("stale_protected", sum(1 for w in due if w.state in CLAIMABLE and pods[w.id].protected))
     for behind in run.bounded([w for w in differing if pods[w.id].epoch > w.epoch]):
         if run.acts("put_back_rows_lost"):
@@ -28,6 +32,14 @@ def run(run: Run) -> None:
     due.sort(key=lambda w: (w.state not in CLAIMED, w.id))
     for worker in run.bounded(due):
         run.step("stamped", worker.id, partial(stamping.stamp, run.deps, worker.id))
+
+
+def _tell_unprotected(run: Run, unprotected: list[WorkerId]) -> None:
+    """The claim's own stamp may be on its way; what several runs could not mend is what people must know."""
+    run.saw("busy_unprotected", len(unprotected))
+    with run.deps.store.read() as tx:
+        long = glimpses.unmoved_for(tx, unprotected, LONG_S) if unprotected else 0
+    run.saw("busy_unprotected_long", long)
 
 
 def _differing(run: Run, pods: Mapping[str, Pod]) -> list[Glimpse]:

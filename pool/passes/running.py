@@ -144,6 +144,8 @@ def _under_lock(
     deps: Deps, what: Pass, lease: Lease, *, dry_run: bool, stopping: Callable[[], bool]
 ) -> dict[str, Any]:
     with deps.store.write() as tx:
+        if lease.found_empty:
+            sightings.broker_found_empty(tx)
         due = dry_run or passes.attempt(tx, what.name, deps.who, not_within_s=not_within_s(what.name))
     if not due:
         return _report(deps, what, "not_due")

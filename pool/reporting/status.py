@@ -28,6 +28,7 @@ from pool.store import (
     passes,
     requests,
     rollouts,
+    sightings,
     suspects,
     targets,
     workers,
@@ -37,6 +38,9 @@ from pool.store.breakers import Breaker
 # How many orgs one screen has room for; `get orgs` has them all.
 ORGS_SHOWN = 40
 REFUSALS_WITHIN_S = 60.0
+# What happened from outside is news for so long. A verb that is still forbidden is tried again well within its time.
+EMPTIED_WITHIN_S = 300.0
+FORBIDDEN_WITHIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +65,9 @@ class _Moment:
     overdue: Mapping[ProfileName, int]
     rollouts: Mapping[ProfileName, dict[str, Any] | None]
     parked_overdue: int
+    unprotected: int
+    emptied_at: datetime | None
+    forbidden: list[sightings.Forbidden]
 
 
 def status(store: Store, settings: Settings) -> dict[str, Any]:
@@ -87,6 +94,9 @@ def status(store: Store, settings: Settings) -> dict[str, Any]:
         "passes": {name: _pass(m.runs.get(name), m.at, m.pool.began_at, name) for name in PERIODS_S},
         "suspects": [{"kind": k, "subject": s, "runs": n, "detail": d} for k, s, n, d in m.suspected],
         "idling": _idling(m.unused),
+        "unprotected": m.unprotected,
+        "broker_emptied_s": _age_within(m.at, m.emptied_at, EMPTIED_WITHIN_S),
+        "forbidden": [{"call": f.what, "age_s": seconds(m.at - f.at)} for f in m.forbidden],
         "beat_dark": _beat_is_dark(m.runs, m.at, m.pool.began_at),
     }
     return {**seen, "worries": worries(seen)}
@@ -122,6 +132,9 @@ def _read(tx: Tx, settings: Settings) -> _Moment:
         leaving=looking.leaving_busy(tx),
         overdue={name: looking.overdue(tx, name, idle_s=idle_s) for name in wanted},
         parked_overdue=looking.parked_overdue(tx, for_s=3 * PERIODS_S["reap"]),
+        unprotected=sightings.every(tx).get("busy_unprotected_long", 0),
+        emptied_at=sightings.broker_emptied_at(tx),
+        forbidden=sightings.forbidden_within(tx, FORBIDDEN_WITHIN_S),
     )
 
 
@@ -212,6 +225,12 @@ def _idling(unused: list[looking.Unused]) -> dict[str, Any]:
             for u in sorted(unused, key=lambda u: (u.profile, u.state))
         ],
     }
+
+
+def _age_within(at: datetime, then: datetime | None, limit_s: float) -> float | None:
+    """How long ago it was, if that is still news."""
+    age_s = None if then is None else seconds(at - then)
+    return age_s if age_s is not None and age_s < limit_s else None
 
 
 def _beat_is_dark(runs: Mapping[str, passes.PassRow], at: datetime, began_at: datetime) -> bool:

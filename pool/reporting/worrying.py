@@ -14,7 +14,14 @@ BAD, WARN = "bad", "warn"
 
 def worries(seen: dict[str, Any]) -> list[dict[str, str]]:
     """Each with an id that stays the same while it lasts, how bad it is, and a sentence."""
-    found = [*_passes(seen), *_supply(seen), *_waiting(seen), *_leaks(seen), *_switches(seen)]
+    found = [
+        *_passes(seen),
+        *_outside(seen),
+        *_supply(seen),
+        *_waiting(seen),
+        *_leaks(seen),
+        *_switches(seen),
+    ]
     return sorted(found, key=lambda w: w["level"] != BAD)
 
 
@@ -36,6 +43,28 @@ def _passes(seen: dict[str, Any]) -> Iterator[dict[str, str]]:
             yield _worry(
                 f"pass_failing:{name}", WARN, f"pass {name} failed {p['failures']} times: {p['detail']}"
             )
+
+
+def _outside(seen: dict[str, Any]) -> Iterator[dict[str, str]]:
+    for f in seen["forbidden"]:
+        yield _worry(
+            f"forbidden:{f['call']}",
+            BAD,
+            f"the API server forbids us to {f['call']}: the Role lacks it, or a quota is used up",
+        )
+    if seen["unprotected"]:
+        yield _worry(
+            "unprotected",
+            BAD,
+            f"{seen['unprotected']} busy workers may be evicted at any time: their pods do not say that they are busy",
+        )
+    if seen["broker_emptied_s"] is not None:
+        age = seen["broker_emptied_s"]
+        yield _worry(
+            "broker_emptied",
+            WARN,
+            f"Redis lost all that was in it {age:.0f} s ago: what was queued is sent again from the table, no claim ends for it",
+        )
 
 
 def _supply(seen: dict[str, Any]) -> Iterator[dict[str, str]]:

@@ -7,14 +7,17 @@ transaction is held open meanwhile.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from sqlalchemy import literal, select, tuple_
+from sqlalchemy import func, literal, select, tuple_
 
 from pool.ids import ClaimId, OrgId, ProfileName, WorkerId
 from pool.states import LIVE, State
 from pool.store.engine import Tx
 from pool.store.schema import workers as W
+from pool.store.sql import now, plus
+
+T = TypeVar("T", bound=str)
 
 _AT_A_TIME = 2_000
 
@@ -54,8 +57,17 @@ def idle_ids(tx: Tx, profile: ProfileName) -> Iterator[WorkerId]:
 def live_among(tx: Tx, names: Sequence[str]) -> set[WorkerId]:
     """Which of these are live rows."""
     found: set[WorkerId] = set()
-    for at in range(0, len(names), _AT_A_TIME):
-        some = names[at : at + _AT_A_TIME]
+    for some in _pages(names):
         statement = select(W.c.id).where(W.c.id.in_(some), W.c.state.in_(sorted(LIVE)))
         found.update(tx.execute(statement).scalars())
     return found
+
+
+def unmoved_for(tx: Tx, ids: Sequence[WorkerId], seconds: float) -> int:
+    """How many of these have been in their state for longer than this."""
+    count = select(func.count()).select_from(W).where(W.c.state_since < plus(now(), -float(seconds)))
+    return sum(tx.execute(count.where(W.c.id.in_(some))).scalar_one() for some in _pages(ids))
+
+
+def _pages(names: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (names[at : at + _AT_A_TIME] for at in range(0, len(names), _AT_A_TIME))

@@ -1,15 +1,30 @@
-"""What passes saw when they last looked, as counts: the exporter has no view of the cluster of its own."""
+"""What passes saw when they last looked, as counts: the exporter has no view of the cluster of its own. Beside them what happened to the pool from
+outside (Redis emptied, a verb forbidden), counted with the moment of the last time, since nothing else in the table would show it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
+from typing import NamedTuple
 
 from sqlalchemy import select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from pool.store.engine import Tx
 from pool.store.schema import sightings as T
-from pool.store.sql import now
+from pool.store.sql import now, plus
+
+# Where what happened from outside is kept, beside the names of passes.
+_OUTSIDE = "outside"
+_EMPTIED = "broker_emptied"
+_FORBIDDEN = "forbidden "
+
+
+class Forbidden(NamedTuple):
+    """A call that the API server said no to."""
+
+    what: str
+    at: datetime
 
 
 def record(tx: Tx, name: str, seen: Mapping[str, int]) -> None:
@@ -32,3 +47,34 @@ def record(tx: Tx, name: str, seen: Mapping[str, int]) -> None:
 def every(tx: Tx) -> dict[str, int]:
     """The newest count of everything that was ever looked for."""
     return {r.what: int(r._mapping["count"]) for r in tx.execute(select(T))}
+
+
+def broker_found_empty(tx: Tx) -> None:
+    """Redis has nothing of ours. The first time that is how it should be; after that somebody has emptied it."""
+    dialect = postgresql if tx.dialect.name == "postgresql" else sqlite
+    statement = dialect.insert(T).values({"pass": _OUTSIDE, "what": _EMPTIED, "count": 0, "at": now()})
+    tx.execute(
+        statement.on_conflict_do_update(
+            index_elements=["pass", "what"], set_={"count": T.c["count"] + 1, "at": statement.excluded["at"]}
+        )
+    )
+
+
+def forbidden(tx: Tx, verb: str, resource: str) -> None:
+    """The API server has just said that we may not."""
+    record(tx, _OUTSIDE, {f"{_FORBIDDEN}{verb} {resource}": 1})
+
+
+def broker_emptied_at(tx: Tx) -> datetime | None:
+    """When Redis was last found emptied."""
+    found = select(T.c.at).where(T.c["pass"] == _OUTSIDE, T.c.what == _EMPTIED, T.c["count"] > 0)
+    at: datetime | None = tx.execute(found).scalar_one_or_none()
+    return at
+
+
+def forbidden_within(tx: Tx, seconds: float) -> list[Forbidden]:
+    """What the API server has forbidden lately, by verb and resource."""
+    found = select(T.c.what, T.c.at).where(
+        T.c["pass"] == _OUTSIDE, T.c.what.startswith(_FORBIDDEN), T.c.at > plus(now(), -seconds)
+    )
+    return [Forbidden(r.what.removeprefix(_FORBIDDEN), r.at) for r in tx.execute(found.order_by(T.c.what))]

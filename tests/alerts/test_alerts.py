@@ -166,6 +166,8 @@ CASES = [
 
     Case(name="a verb is missing", alert="WarmpoolApiForbidden", fires=1, at="2m", series={
         'warmpool_api_calls_total{verb="patch",resource="pods",code="403"}': f"0 {rising(30, 10)}"}),
+    Case(name="nodes need not be readable", alert="WarmpoolApiForbidden", fires=0, at="2m", series={
+        'warmpool_api_calls_total{verb="list",resource="nodes",code="403"}': f"0 {rising(30, 10)}"}),
     Case(name="other answers", alert="WarmpoolApiForbidden", fires=0, at="2m", series={
         'warmpool_api_calls_total{verb="patch",resource="pods",code="409"}': rising(30, 10)}),
     Case(name="long ago", alert="WarmpoolApiForbidden", fires=0, at="9m", series={

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,17 +12,18 @@ from prometheus_client.parser import text_string_to_metric_families
 from redis import Redis
 from sqlalchemy import text
 
-from pool import exporting
+from pool import exporting, reporting
 from pool.clock import SystemClock
 from pool.drivers.port import NOTE_DO_NOT_DISRUPT, NOTE_EPOCH, NOTE_ORG
 from pool.errors import Transient
 from pool.exporting import Exporter
-from pool.ids import ProfileName
+from pool.ids import ProfileName, RandomIds
+from pool.locks import RedisLocks
 from pool.metrics.catalog import CATALOG, Kind, Origin
 from pool.passes import PASSES
 from pool.passes.running import run_once
 from pool.periods import PERIODS_S
-from pool.queues import Queues, Seen
+from pool.queues import Queues
 from pool.reading import TOP_ORGS
 from pool.states import LIVE, State
 from pool.store import Store, targets
@@ -52,8 +54,8 @@ def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporting, "_KEPT_TIMES", 0)
 
 
-def one_waits() -> Seen:
-    return Seen(lengths={"acquire": 1}, emptied=0)
+def one_waits() -> dict[str, int]:
+    return {"acquire": 1}
 
 
 def page_of(world: World) -> Page:
@@ -310,7 +312,7 @@ def test_a_database_that_can_not_be_read_leaves_no_old_numbers(
 
 
 def test_a_broker_that_can_not_be_asked_leaves_no_old_numbers(world: World) -> None:
-    def away() -> Seen:
+    def away() -> dict[str, int]:
         raise Transient("redis is away")
 
     page = Page(Exporter(world.store, world.deps.settings, clock=SystemClock(), look=away).render())
@@ -319,14 +321,31 @@ def test_a_broker_that_can_not_be_asked_leaves_no_old_numbers(world: World) -> N
     assert page.has("workers")
 
 
-def test_an_emptied_broker_is_noticed_once_and_an_exporter_that_starts_is_not_fooled() -> None:
+def test_queues_are_as_long_as_redis_says() -> None:
     with RedisServer() as server, Redis.from_url(server.url) as redis:
         redis.rpush("fleet", "a", "b")
-        queues = Queues(redis)
-        assert queues.look() == Seen(lengths={"acquire": 0, "fleet": 2, "bind": 0, "passes": 0}, emptied=0)
+        assert Queues(redis).look() == {"acquire": 0, "fleet": 2, "bind": 0, "passes": 0}
+
+
+def test_an_emptied_broker_is_counted_and_its_first_use_is_not(world: World) -> None:
+    with RedisServer() as server, Redis.from_url(server.url) as redis:
+        locks = RedisLocks(redis, clock=SystemClock(), ids=RandomIds(), who="test")
+        world.deps = replace(world.deps, locks=locks)
+        assert [after_a_run(world) for _ in range(2)] == [(0, False)] * 2
         redis.flushall()
-        assert [queues.look().emptied for _ in range(3)] == [1, 1, 1]
-        assert Queues(redis).look().emptied == 0
+        assert [after_a_run(world) for _ in range(2)] == [(1, True)] * 2
+        redis.flushall()
+        assert after_a_run(world) == (2, True)
+        world.pass_time(310)
+        assert after_a_run(world) == (2, False)
+
+
+def after_a_run(world: World) -> tuple[float, bool]:
+    """How often Redis was found emptied, as Prometheus is told, and whether `status` says so now."""
+    world.pass_time(10)
+    assert run_once(world.deps, PASSES["reap"])["outcome"] == "ok"
+    worries = {w["id"] for w in reporting.status(world.store, world.deps.settings)["worries"]}
+    return page_of(world).value("broker_emptied_total"), "broker_emptied" in worries
 
 
 def test_many_who_ask_at_once_read_the_table_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,8 @@ class KeptLocks:
 
 
 class _Taking:
+    found_empty = False
+
     def __init__(self, locks: KeptLocks, name: str) -> None:
         self._locks, self._name, self._mine = locks, name, False
 

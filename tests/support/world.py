@@ -88,6 +88,8 @@ class FreeLocks:
 
 
 class _AlwaysHeld:
+    found_empty = False
+
     def held(self) -> bool:
         return True
 
