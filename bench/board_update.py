@@ -38,7 +38,7 @@ def main() -> int:
             for done in range(1, ROUNDS + 1):
                 with store.write() as tx:
                     tx.exec_driver_sql(_MOVE)
-                expect(page.locator("[data-state=draining] b")).to_have_text(str(done * MOVES))
+                expect(page.locator("[data-state=draining] b")).to_have_text(f"{done * MOVES:,}")
             found = page.evaluate("performance.getEntriesByName('update').map(e => [e.duration, e.detail])")
         store.close()
     first, *updates = found

@@ -1,7 +1,7 @@
 """The fleet as a picture: every worker has a place, keeps it for life, and leaves it to a newcomer of its profile. Pure.
 
-A browser gets all places once and then only what has changed. Places are numbers that the picture is laid out by; workers' ids, which are long and
-random, stay here and are asked for one at a time.
+A browser gets all places once and then only what has changed. Places are numbers that the picture is laid out by, orgs are numbers that it is searched
+by; workers' ids and orgs' names, which are long and many, stay here and are asked for.
 """
 
 from __future__ import annotations
@@ -94,7 +94,6 @@ class Fleet:
             "set": [[p, *self._numbers(self._at[p])] for p in sorted(changed.placed)],
             "gone": sorted(changed.gone),
             "profiles": self.profiles.all,
-            "orgs": self.orgs.all if changed.placed else None,
         }
 
     def whole(self) -> dict[str, Any]:
@@ -109,8 +108,11 @@ class Fleet:
             "org": [n[2] for n in numbers],
             "leaving": [i for i, n in enumerate(numbers) if n[3]],
             "profiles": self.profiles.all,
-            "orgs": self.orgs.all,
         }
+
+    def orgs_like(self, part: str) -> list[int]:
+        """The numbers of orgs with this in their name, in whatever case."""
+        return [i for i, name in enumerate(self.orgs.all) if part.lower() in name.lower()]
 
     def _numbers(self, cell: Cell) -> tuple[int, int, int, int]:
         return (

@@ -87,6 +87,11 @@ async def at_place(request: Request) -> Response:
     return JSONResponse({**told, "story": told["story"][-4:], "claims": [], "page": f"/workers/{cell.id}"})
 
 
+async def orgs_like(request: Request) -> Response:
+    """Which orgs of the picture are meant by a part of a name."""
+    return JSONResponse(board_of(request).feed.fleet.orgs_like(request.query_params.get("part", "")))
+
+
 async def api_status(request: Request) -> Response:
     """`warmpool status -o json`, from the shared reading."""
     return JSONResponse((await board_of(request).feed.fresh()).status)

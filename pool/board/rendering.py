@@ -30,6 +30,14 @@ MEANINGS = {
     "lost": "ended, not on purpose",
 }
 
+# The three that a newcomer looks for, in a word.
+PLAINLY = {"idle": "warm", "hot": "in use", "hot_idle": "parked"}
+
+
+def amount(number: float) -> str:
+    """A number as people write it: 10,000 and 2.5."""
+    return f"{number:,.2f}".rstrip("0").rstrip(".")
+
 
 class Templates:
     """Everything is escaped; a name that is not given is an error, not an empty place."""
@@ -43,8 +51,10 @@ class Templates:
             lstrip_blocks=True,
         )
         self._environment.filters["duration"] = duration
+        self._environment.filters["amount"] = amount
         self._environment.globals.update(
-            links=links, states=STATES, live=[s for s in STATES if s in LIVE], ended=sorted(TERMINAL), meanings=MEANINGS
+            links=links, states=STATES, live=[s for s in STATES if s in LIVE], ended=sorted(TERMINAL), meanings=MEANINGS,
+            plainly=PLAINLY,
         )  # fmt: skip
 
     def page(self, template: str, /, **given: Any) -> str:

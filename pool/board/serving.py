@@ -102,6 +102,7 @@ def build(
             Route("/events", pages.events),
             Route("/workers/{name}", pages.worker),
             Route("/fleet/{place:int}", pages.at_place),
+            Route("/fleet/orgs", pages.orgs_like),
             Route("/act/{kind}/{name}/{verb}", acting.action, methods=["GET", "POST"]),
             Route("/sign-in", acting.sign_in, methods=["GET", "POST"]),
             Route("/sign-out", acting.sign_out, methods=["POST"]),

@@ -95,7 +95,7 @@ def status(store: Store, settings: Settings) -> dict[str, Any]:
         "suspects": [{"kind": k, "subject": s, "runs": n, "detail": d} for k, s, n, d in m.suspected],
         "idling": _idling(m.unused),
         "unprotected": m.unprotected,
-        "broker_emptied_s": _age_within(m.at, m.emptied_at, EMPTIED_WITHIN_S),
+        "broker_emptied_at": maybe(_lately(m.at, m.emptied_at, EMPTIED_WITHIN_S)),
         "forbidden": [{"call": f.what, "age_s": seconds(m.at - f.at)} for f in m.forbidden],
         "beat_dark": _beat_is_dark(m.runs, m.at, m.pool.began_at),
     }
@@ -227,10 +227,9 @@ def _idling(unused: list[looking.Unused]) -> dict[str, Any]:
     }
 
 
-def _age_within(at: datetime, then: datetime | None, limit_s: float) -> float | None:
-    """How long ago it was, if that is still news."""
-    age_s = None if then is None else seconds(at - then)
-    return age_s if age_s is not None and age_s < limit_s else None
+def _lately(at: datetime, then: datetime | None, within_s: float) -> datetime | None:
+    """When it was, if that is still news."""
+    return then if then is not None and seconds(at - then) < within_s else None
 
 
 def _beat_is_dark(runs: Mapping[str, passes.PassRow], at: datetime, began_at: datetime) -> bool:

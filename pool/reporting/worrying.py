@@ -58,12 +58,11 @@ def _outside(seen: dict[str, Any]) -> Iterator[dict[str, str]]:
             BAD,
             f"{seen['unprotected']} busy workers may be evicted at any time: their pods do not say that they are busy",
         )
-    if seen["broker_emptied_s"] is not None:
-        age = seen["broker_emptied_s"]
+    if at := seen["broker_emptied_at"]:
         yield _worry(
             "broker_emptied",
             WARN,
-            f"Redis lost all that was in it {age:.0f} s ago: what was queued is sent again from the table, no claim ends for it",
+            f"Redis lost all that was in it at {at[11:19]} UTC: what was queued is sent again from the table, no claim ends for it",
         )
 
 

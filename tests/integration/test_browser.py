@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from pool import operating
+from pool.ids import WorkerId
+from pool.operating import Operator
 from pool.states import State
 from pool.store import Store
 from tests.support.board_server import PASSWORD, BoardServer
@@ -85,6 +88,57 @@ def test_it_shows_the_pool_in_light_and_dark_without_a_complaint(
                 backgrounds[scheme] = page.evaluate("getComputedStyle(document.body).backgroundColor")
                 assert heard.errors == []
         assert backgrounds["light"] != backgrounds["dark"]
+
+
+def test_it_fits_a_phone_and_says_when_all_is_well(world: World, browser: Browser, tmp_path: Path) -> None:
+    world.warm(3)
+    world.granted("acme")
+    passes_are_well(world)
+    with BoardServer(world) as board, opened(browser, width=390, height=844) as (page, heard):
+        look(page, board, cells=3)
+        expect(page.locator(".worry.good")).to_have_text("✓ Nothing to worry about.")
+        for path in ("", f"/workers/{world.workers(State.HOT)[0].id}"):
+            page.goto(board.url + path)
+            assert page.evaluate("document.documentElement.scrollWidth") == 390
+        page.goto(board.url)
+        page.wait_for_selector("#live.on")
+        expect(page.locator("#moves")).to_contain_text("acme")
+        assert page.locator("#moves th:text-is('Who')").is_hidden()
+        keep(page, tmp_path, "phone")
+        assert heard.errors == []
+
+
+def test_orgs_are_searched_by_a_part_of_their_name(world: World, browser: Browser) -> None:
+    world.warm(3)
+    for org in ("acme", "acne", "bolt"):
+        world.granted(org)
+    passes_are_well(world)
+    found = "[...fleet_shown.cells.values()].map(c => fleet_shown.isFaint(c))"
+    with BoardServer(world) as board, opened(browser) as (page, heard):
+        page.add_init_script("window.fleet_shown = null")
+        look(page, board, cells=3)
+        page.evaluate("() => { const d = Fleet.prototype.drawAll; Fleet.prototype.drawAll = function () { window.fleet_shown = this; return d.call(this); }; }")  # fmt: skip
+        page.fill("#find", "AC")
+        eventually(lambda: page.evaluate("window.fleet_shown !== null"), within_s=30)
+        assert page.evaluate(found) == [False, False, True]
+        page.fill("#find", "")
+        eventually(lambda: page.evaluate(found) == [False, False, False], within_s=30)
+        assert heard.errors == []
+
+
+def test_a_newcomer_takes_an_empty_place_and_nobody_else_moves(world: World, browser: Browser) -> None:
+    ids = world.warm(6)
+    passes_are_well(world)
+    with BoardServer(world) as board, opened(browser) as (page, heard):
+        look(page, board, cells=6)
+        page.evaluate("() => { window.laid = 0; const l = Fleet.prototype.layOut; Fleet.prototype.layOut = function () { window.laid += 1; return l.call(this); }; }")  # fmt: skip
+        operating.drain(world.deps, [WorkerId(ids[1])], Operator(name="alice", way="cli", why=""))
+        world.settle()
+        expect(page.locator("#fleet")).to_have_attribute("data-cells", "5")
+        world.warm(1)
+        expect(page.locator("#fleet")).to_have_attribute("data-cells", "6")
+        assert page.evaluate("window.laid") == 0
+        assert heard.errors == []
 
 
 def test_a_cell_turns_when_its_worker_is_claimed(world: World, browser: Browser) -> None:

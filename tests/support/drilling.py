@@ -132,7 +132,7 @@ class Drill:
 
     def _told(self) -> str:
         page: Page = self._page
-        return page.inner_text(".worries")
+        return "\n".join(page.locator(".worry.bad, .worry.warn").all_inner_texts())
 
     def _serves(self) -> bool:
         assert self._board is not None

@@ -33,7 +33,7 @@ def told(fleet: Fleet) -> dict[int, tuple[str, str | None]]:
     for i, step in enumerate(whole["steps"]):
         place += step
         org = whole["org"][i]
-        found[place] = (STATES[int(whole["states"][i])], whole["orgs"][org] if org >= 0 else None)
+        found[place] = (STATES[int(whole["states"][i])], fleet.orgs.all[org] if org >= 0 else None)
     return found
 
 
@@ -62,6 +62,17 @@ def test_who_is_missing_from_the_whole_table_has_gone() -> None:
     assert len(fleet) == 2
 
 
+def test_orgs_are_found_by_a_part_of_their_name() -> None:
+    fleet = Fleet()
+    fleet.see(
+        [cell("a", "hot", org="acme"), cell("b"), cell("c", "hot", org="Bolt"), cell("d", "hot", org="acne")]
+    )
+    fleet.whole()
+    assert [fleet.orgs.all[n] for n in fleet.orgs_like("AC")] == ["acme", "acne"]
+    assert [fleet.orgs.all[n] for n in fleet.orgs_like("bolt")] == ["Bolt"]
+    assert fleet.orgs_like("z") == []
+
+
 def test_seeing_the_same_again_changes_nothing() -> None:
     fleet = Fleet()
     fleet.see([cell("a"), cell("b", "hot", org="x")])
@@ -80,9 +91,9 @@ def test_a_change_of_most_is_told_as_a_whole_and_a_small_one_is_not() -> None:
 def test_ten_thousand_workers_cost_less_than_two_hundred_kilobytes_however_they_change() -> None:
     fleet = Fleet()
     fleet.see([cell(f"w-{i:020d}", org=None) for i in range(10_000)], all_of_them=True)
-    changed = fleet.see([cell(f"w-{i:020d}", "hot", org=f"organisation-{i % 2000}") for i in range(10_000)])
+    changed = fleet.see([cell(f"w-{i:020d}", "hot", org=f"organisation-{i}") for i in range(10_000)])
     assert len(json.dumps(fleet.update(changed), separators=(",", ":"))) < 200_000
-    some = fleet.see([cell(f"w-{i:020d}", "hot_idle", org=f"organisation-{i % 2000}") for i in range(2_900)])
+    some = fleet.see([cell(f"w-{i:020d}", "hot_idle", org=f"organisation-{i}") for i in range(2_900)])
     assert len(json.dumps(fleet.update(some), separators=(",", ":"))) < 200_000
 
 

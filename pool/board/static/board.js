@@ -29,7 +29,7 @@
     const told = JSON.parse(event.data);
     if (told.at) ages.heard(told.at);
     for (const [name, html] of Object.entries(told.panels || {})) replace(name, html);
-    if (told.cells) fleet.update(told.cells);
+    if (told.cells) { fleet.update(told.cells); if (fleet.found) search(); }
     if (told.trouble) say(`no news: ${told.trouble}`, false);
     else say(`live · ${told.at ? told.at.slice(11, 19) : ""} UTC`, true);
     performance.measure("update", { start: "update-began", detail: event.data.length });
@@ -52,11 +52,17 @@
     fleet.drawAll();
   });
   const find = document.getElementById("find");
-  find.addEventListener("input", () => {
-    const text = find.value.trim().toLowerCase();
-    fleet.found = text && !text.startsWith("w-") ? (cell) => cell.org >= 0 && fleet.orgs[cell.org].toLowerCase().includes(text) : null;
+  let sought = 0;
+  async function search() {
+    const mine = ++sought, text = find.value.trim();
+    const answer = text && !text.startsWith("w-") ? await fetch(`/fleet/orgs?part=${encodeURIComponent(text)}`).catch(() => null) : null;
+    const orgs = answer && answer.ok ? new Set(await answer.json()) : null;
+    if (mine !== sought) return;
+    fleet.found = orgs && ((cell) => orgs.has(cell.org));
     fleet.drawAll();
-  });
+  }
+  let typing = null;
+  find.addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(search, 100); });
   find.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && find.value.trim().startsWith("w-")) location.href = `/workers/${encodeURIComponent(find.value.trim())}`;
   });

@@ -9,10 +9,11 @@ class Fleet {
     holder.append(this.canvas);
     this.pen = this.canvas.getContext("2d");
     this.cells = new Map(); // place -> {state, profile, org, leaving}
+    this.slots = new Map(); // place -> profile, also of places that are empty just now
     this.order = []; // places in the order in which they are drawn
     this.where = new Map(); // place -> [x, y]
+    this.labels = []; // [profile, y]
     this.profiles = [];
-    this.orgs = [];
     this.only = new Set();
     this.found = null;
     this.chosen = null;
@@ -33,35 +34,39 @@ class Fleet {
   // A whole picture in columns, or some cells.
   update(told) {
     if (told.profiles) this.profiles = told.profiles;
-    if (told.orgs) this.orgs = told.orgs;
     if (told.steps) {
       this.cells.clear();
       let place = -1;
-      told.steps.forEach((step, i) => {
-        place += step;
-        this.cells.set(place, { state: Number(told.states[i]), profile: told.profile[i], org: told.org[i], leaving: 0 });
-      });
-      const places = [...this.cells.keys()];
+      const places = told.steps.map((step) => (place += step));
+      places.forEach((at, i) => this.cells.set(at, { state: told.states.charCodeAt(i) - 48, profile: told.profile[i], org: told.org[i], leaving: 0 }));
       for (const i of told.leaving) this.cells.get(places[i]).leaving = 1;
-      this.layOut();
+      this.closeRanks();
       return;
     }
-    let moved = false;
+    // Whoever moves in where somebody stood changes nothing else; only a new place changes the layout.
+    let grown = false;
     for (const [place, state, profile, org, leaving] of told.set) {
-      const before = this.cells.get(place);
       this.cells.set(place, { state, profile, org, leaving });
-      if (!before || before.profile !== profile) moved = true;
-      else this.draw(place);
+      if (this.slots.get(place) === profile) this.draw(place);
+      else { this.slots.set(place, profile); grown = true; }
     }
     for (const place of told.gone) { this.cells.delete(place); if (this.where.has(place)) this.wipe(place); }
-    // A place left empty stays empty until somebody takes it; only newcomers beyond the last place change the layout.
-    if (moved) this.layOut();
+    const empty = this.slots.size - this.cells.size;
+    if (empty > Math.max(3, this.slots.size / 4)) this.closeRanks();
+    else if (grown) this.layOut();
+    else this.label();
+  }
+
+  // Forget the places that are empty.
+  closeRanks() {
+    this.slots = new Map([...this.cells].map(([place, cell]) => [place, cell.profile]));
+    this.layOut();
   }
 
   layOut() {
     const width = this.holder.clientWidth;
     if (!width) return;
-    const count = this.cells.size;
+    const count = this.slots.size;
     const size = count <= 150 ? 18 : count <= 600 ? 14 : count <= 2500 ? 10 : 7;
     this.size = size;
     this.gap = size > 9 ? 2 : 1;
@@ -69,9 +74,9 @@ class Fleet {
     const perRow = Math.max(1, Math.floor((width + this.gap) / step));
     this.perRow = perRow;
     const groups = new Map();
-    for (const [place, cell] of this.cells) {
-      if (!groups.has(cell.profile)) groups.set(cell.profile, []);
-      groups.get(cell.profile).push(place);
+    for (const [place, profile] of this.slots) {
+      if (!groups.has(profile)) groups.set(profile, []);
+      groups.get(profile).push(place);
     }
     this.order = [];
     this.where.clear();
@@ -79,7 +84,7 @@ class Fleet {
     let y = 0;
     for (const profile of [...groups.keys()].sort((a, b) => this.profiles[a] < this.profiles[b] ? -1 : 1)) {
       const places = groups.get(profile).sort((a, b) => a - b);
-      this.labels.push([profile, y + 11, places.length]);
+      this.labels.push([profile, y + 11]);
       y += 17;
       places.forEach((place, i) => {
         this.where.set(place, [(i % perRow) * step, y + Math.floor(i / perRow) * step]);
@@ -95,15 +100,31 @@ class Fleet {
     this.canvas.style.height = `${height}px`;
     this.pen.scale(scale, scale);
     this.drawAll();
-    this.holder.dataset.cells = String(count);
+  }
+
+  // Profiles by name with how many of each there are.
+  label() {
+    const pen = this.pen, counts = new Map();
+    for (const cell of this.cells.values()) counts.set(cell.profile, (counts.get(cell.profile) || 0) + 1);
+    for (const [profile, y] of this.labels) {
+      const name = this.profiles[profile];
+      pen.clearRect(0, y - 11, this.holder.clientWidth, 15);
+      pen.font = "600 12px system-ui, sans-serif";
+      pen.fillStyle = this.markColour;
+      pen.fillText(name, 0, y);
+      const after = pen.measureText(name).width + 7;
+      pen.font = "12px system-ui, sans-serif";
+      pen.fillStyle = this.textColour;
+      pen.fillText(String(counts.get(profile) || 0), after, y);
+    }
+    this.holder.dataset.cells = String(this.cells.size);
+    this.holder.classList.toggle("none", this.cells.size === 0);
   }
 
   drawAll() {
     const pen = this.pen;
     pen.clearRect(0, 0, this.canvas.width, this.canvas.height);
-    pen.font = "12px system-ui, sans-serif";
-    pen.fillStyle = this.textColour;
-    for (const [profile, y, n] of this.labels || []) pen.fillText(`${this.profiles[profile]}  ${n}`, 0, y);
+    this.label();
     // Cells of one colour together: changing the colour is what costs.
     const lots = new Map();
     for (const place of this.order) {
