@@ -111,7 +111,9 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         # Who read our output has gone; nothing more may be written, not even by the interpreter's own flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
-    except (PoolError, OSError) as exc:
+    except OSError as exc:
+        code = _fail(f"{exc.filename}: {exc.strerror}" if exc.filename else str(exc), code=1)
+    except PoolError as exc:
         code = _fail(" ".join(str(exc).split()), code=1)
     except KeyboardInterrupt:
         code = 130

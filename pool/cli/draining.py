@@ -52,7 +52,8 @@ def drain(
     with working(settings) as deps:
         meant = operating.chosen(deps.store, str(what), name)
         if not meant:
-            raise PoolError(f"no live worker is meant by {what} {name}")
+            hint = " (a worker is named by its whole id)" if what == What.WORKER else ""
+            raise PoolError(f"no live worker is meant by {what} {name}{hint}")
         if now and what is not What.WORKER:
             raise PoolError("--now ends claims: it takes one worker at a time")
         busy = [w for w in meant if w.claim_id is not None]

@@ -54,7 +54,12 @@ def get(
     org: Annotated[str, typer.Option(help="Only of this org.")] = "",
     profile: Annotated[str, typer.Option(help="Only of this profile.")] = "",
     node: Annotated[str, typer.Option(help="Only on this node.")] = "",
-    state: Annotated[list[State] | None, typer.Option(help="Only in this state; may be repeated.")] = None,
+    state: Annotated[
+        list[State] | None,
+        typer.Option(
+            metavar="STATE", help=f"Only in this state, one of {', '.join(State)}; may be repeated."
+        ),
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 500,
     watch: WatchOption = False,
     output: OutputOption = Output.TABLE,
@@ -107,7 +112,12 @@ def explain(
         except NotFound:
             if name.startswith("w-"):
                 raise
-            asked = reporting.explain_request(store, settings, name, org=org)
+            try:
+                asked = reporting.explain_request(store, settings, name, org=org)
+            except NotFound as exc:
+                raise (
+                    exc if "several" in str(exc) else NotFound(f"no worker and no request {name!r}")
+                ) from exc
             emit(asked, how, lambda: _request_text(asked))
     finally:
         store.close()

@@ -23,6 +23,7 @@ from pool.cli.printing import (
 )
 from pool.clock import SystemClock
 from pool.contract import instant
+from pool.errors import PoolError
 from pool.ids import WorkerId
 from pool.reporting.worrying import is_halted, rollout_text
 
@@ -91,7 +92,7 @@ def events(
     finally:
         store.close()
     if worker and not found:
-        raise typer.Exit(1)
+        raise PoolError(f"no worker {worker!r}: the journal does not know it")
 
 
 def screen(seen: dict[str, Any]) -> str:
@@ -101,6 +102,7 @@ def screen(seen: dict[str, Any]) -> str:
     cost = f"{idling['workers']} unused ({idling['vcpu']:g} vCPU, {idling['memory_gib']:g} GiB)"
     parts = [f"warmpool  {pool['live']} live workers{cap}, {cost}  at {seen['at']}"]
     parts += [f"{'!!' if w['level'] == 'bad' else '!'} {w['text']}" for w in seen["worries"]]
+    parts += [] if seen["worries"] else ["nothing to worry about"]
     parts += [
         f"  profile {name}: {rollout_text(p)}"
         for name, p in seen["profiles"].items()

@@ -105,7 +105,9 @@ def status(store: Store, settings: Settings) -> dict[str, Any]:
 def _read(tx: Tx, settings: Settings) -> _Moment:
     held, lines = orgs.live_claims(tx), requests.waiting(tx)
     waiting = {OrgId(line["org"]) for line in lines}
-    shown, total = looking.busiest_orgs(tx, held, also=waiting, limit=ORGS_SHOWN)
+    parked = looking.parked_by_org(tx)
+    most_parked = sorted(parked, key=lambda o: (-parked[o], o))[:ORGS_SHOWN]
+    shown, total = looking.busiest_orgs(tx, held, also={*waiting, *most_parked}, limit=ORGS_SHOWN)
     wanted = targets.in_force(tx, settings.profiles)
     pool, broken = orgs.pool_row(tx), breakers.every(tx)
     full = 0 < settings.pool.max_workers <= pool.live
@@ -121,7 +123,7 @@ def _read(tx: Tx, settings: Settings) -> _Moment:
             name: rollout_of(tx, r, broken.get(name), full=full) for name, r in rollouts.every(tx).items()
         },
         held=held,
-        parked=looking.parked_by_org(tx),
+        parked=parked,
         orgs=shown,
         orgs_total=total,
         lines=lines,

@@ -22,7 +22,9 @@ def changed(settings: Settings, text: str) -> Settings:
     for part in text.split(","):
         name, equals, value = (word.strip() for word in part.partition("="))
         if not equals or not value.isdigit():
-            raise TryInvalid(f"{part.strip()!r}: write NAME=NUMBER, such as warm_target=5")
+            raise TryInvalid(
+                f"{part.strip()!r}: write NAME=NUMBER with a whole number from 0 on, such as warm_target=5"
+            )
         settings = _set(settings, name, int(value))
     return settings
 
