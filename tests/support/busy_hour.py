@@ -103,8 +103,8 @@ def passes_are_well(world: World) -> None:
     world.canary()
 
 
-def many(store: Store, count: int) -> None:
-    """So many live workers, by SQL alone: a third in use, the rest idle or parked."""
+def many(store: Store, count: int, *, first: int = 0) -> None:
+    """So many more live workers, by SQL alone: a third in use, the rest idle. `first` is the number of the first one."""
     shape = Profile()
     row = {
         "profile": shape.name, "image": shape.image, "revision": "rev", "cpu_millicores": 500, "memory_mib": 512, "grace_s": 1,
@@ -116,14 +116,14 @@ def many(store: Store, count: int) -> None:
             insert(schema.workers),
             [
                 row | {"id": f"w-{i:020d}", "profile": ("default", "browser")[i % 5 == 0]}
-                for i in range(count)
+                for i in range(first, first + count)
             ],
         )
-        tx.execute(text("UPDATE pool SET live = :n"), {"n": count})
+        tx.execute(text("UPDATE pool SET live = live + :n"), {"n": count})
         tx.execute(
             text(
                 "UPDATE workers SET state = 'hot', epoch = 1, org = 'org-' || (CAST(substr(id, 3) AS INTEGER) % 200), claim_id = 'c' || id"
-                " WHERE CAST(substr(id, 3) AS INTEGER) % 3 = 0"
+                " WHERE state = 'spawning' AND CAST(substr(id, 3) AS INTEGER) % 3 = 0"
             )
         )
         tx.execute(text("UPDATE workers SET state = 'idle' WHERE state = 'spawning'"))

@@ -82,15 +82,14 @@
   }
   function line(tag, text, name) { const el = document.createElement(tag); el.textContent = text; if (name) el.className = name; return el; }
   function show(place, told) {
-    const at = fleet.where.get(place);
-    if (!at) return;
+    if (fleet.xs[place] === undefined) return;
     const list = document.createElement("ul");
     for (const entry of told.story.slice().reverse()) list.append(line("li", `${entry.at.slice(11, 19)}  ${entry.text}`));
     tip.replaceChildren(line("b", told.id, "mono"), line("p", told.cause || told.now), line("p", told.claimable.can ? `Claimable ${told.claimable.why}.` : `Not claimable: ${told.claimable.why}.`, "faint"), list);
     tip.hidden = false;
-    const left = Math.min(at[0] + 14, Math.max(0, picture.clientWidth - tip.offsetWidth));
+    const left = Math.min(fleet.xs[place] + 14, Math.max(0, picture.clientWidth - tip.offsetWidth));
     tip.style.left = `${picture.offsetLeft + left}px`;
-    tip.style.top = `${picture.offsetTop + at[1] + fleet.size + 8}px`;
+    tip.style.top = `${picture.offsetTop + fleet.ys[place] + fleet.size + 8}px`;
     spoken.textContent = `${told.id}. ${told.cause || told.now}`;
   }
   function placeUnder(event) {

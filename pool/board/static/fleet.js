@@ -11,14 +11,16 @@ class Fleet {
     this.cells = new Map(); // place -> {state, profile, org, leaving}
     this.slots = new Map(); // place -> profile, also of places that are empty just now
     this.order = []; // places in the order in which they are drawn
-    this.where = new Map(); // place -> [x, y]
+    this.xs = []; this.ys = []; // by place
+    this.width = 0;
     this.labels = []; // [profile, y]
     this.profiles = [];
     this.only = new Set();
     this.found = null;
     this.chosen = null;
     this.readColours();
-    new ResizeObserver(() => this.layOut()).observe(holder);
+    // Asking the page for its width in an update would make it lay itself out twice.
+    new ResizeObserver(([entry]) => { this.width = entry.contentRect.width; this.layOut(); }).observe(holder);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { this.readColours(); this.layOut(); });
   }
 
@@ -35,12 +37,7 @@ class Fleet {
   update(told) {
     if (told.profiles) this.profiles = told.profiles;
     if (told.steps) {
-      this.cells.clear();
-      let place = -1;
-      const places = told.steps.map((step) => (place += step));
-      places.forEach((at, i) => this.cells.set(at, { state: told.states.charCodeAt(i) - 48, profile: told.profile[i], org: told.org[i], leaving: 0 }));
-      for (const i of told.leaving) this.cells.get(places[i]).leaving = 1;
-      this.closeRanks();
+      this.takeAll(told);
       return;
     }
     // Whoever moves in where somebody stood changes nothing else; only a new place changes the layout.
@@ -50,11 +47,32 @@ class Fleet {
       if (this.slots.get(place) === profile) this.draw(place);
       else { this.slots.set(place, profile); grown = true; }
     }
-    for (const place of told.gone) { this.cells.delete(place); if (this.where.has(place)) this.wipe(place); }
+    for (const place of told.gone) { this.cells.delete(place); if (this.xs[place] !== undefined) this.wipe(place); }
     const empty = this.slots.size - this.cells.size;
     if (empty > Math.max(3, this.slots.size / 4)) this.closeRanks();
     else if (grown) this.layOut();
     else this.label();
+  }
+
+  takeAll(told) {
+    const before = this.cells;
+    this.cells = new Map();
+    let place = -1, same = before.size === told.steps.length && before.size === this.slots.size;
+    told.steps.forEach((step, i) => {
+      place += step;
+      const cell = before.get(place) || { state: 0, profile: -1, org: -1, leaving: 0 };
+      same = same && cell.profile === told.profile[i];
+      cell.state = told.states.charCodeAt(i) - 48;
+      cell.profile = told.profile[i];
+      cell.org = told.org[i];
+      cell.leaving = 0;
+      this.cells.set(place, cell);
+    });
+    if (told.leaving.length) {
+      const cells = [...this.cells.values()];
+      for (const i of told.leaving) cells[i].leaving = 1;
+    }
+    if (same) this.drawAll(); else this.closeRanks();
   }
 
   // Forget the places that are empty.
@@ -64,7 +82,7 @@ class Fleet {
   }
 
   layOut() {
-    const width = this.holder.clientWidth;
+    const width = this.width;
     if (!width) return;
     const count = this.slots.size;
     const size = count <= 150 ? 18 : count <= 600 ? 14 : count <= 2500 ? 10 : 7;
@@ -79,7 +97,7 @@ class Fleet {
       groups.get(profile).push(place);
     }
     this.order = [];
-    this.where.clear();
+    this.xs = []; this.ys = [];
     this.labels = [];
     let y = 0;
     for (const profile of [...groups.keys()].sort((a, b) => this.profiles[a] < this.profiles[b] ? -1 : 1)) {
@@ -87,7 +105,8 @@ class Fleet {
       this.labels.push([profile, y + 11]);
       y += 17;
       places.forEach((place, i) => {
-        this.where.set(place, [(i % perRow) * step, y + Math.floor(i / perRow) * step]);
+        this.xs[place] = (i % perRow) * step;
+        this.ys[place] = y + Math.floor(i / perRow) * step;
         this.order.push(place);
       });
       y += Math.ceil(places.length / perRow) * step + 8;
@@ -108,7 +127,7 @@ class Fleet {
     for (const cell of this.cells.values()) counts.set(cell.profile, (counts.get(cell.profile) || 0) + 1);
     for (const [profile, y] of this.labels) {
       const name = this.profiles[profile];
-      pen.clearRect(0, y - 11, this.holder.clientWidth, 15);
+      pen.clearRect(0, y - 11, this.width, 15);
       pen.font = "600 12px system-ui, sans-serif";
       pen.fillStyle = this.markColour;
       pen.fillText(name, 0, y);
@@ -131,14 +150,14 @@ class Fleet {
       const cell = this.cells.get(place);
       if (!cell) continue;
       const key = cell.state + (this.isFaint(cell) ? 100 : 0);
-      if (!lots.has(key)) lots.set(key, []);
-      lots.get(key).push(place);
+      const lot = lots.get(key);
+      if (lot) lot.push(place); else lots.set(key, [place]);
     }
     for (const [key, places] of lots) {
       pen.globalAlpha = key >= 100 ? 0.15 : 1;
       pen.fillStyle = this.colours[key % 100];
       pen.beginPath();
-      for (const place of places) this.outline(...this.where.get(place));
+      for (const place of places) this.outline(place);
       pen.fill();
     }
     pen.globalAlpha = 1;
@@ -146,20 +165,21 @@ class Fleet {
     if (this.chosen !== null) this.mark(this.chosen);
   }
 
-  outline(x, y) {
+  outline(place) {
+    const x = this.xs[place], y = this.ys[place];
     if (this.size > 9) this.pen.roundRect(x, y, this.size, this.size, 2.5);
     else this.pen.rect(x, y, this.size, this.size);
   }
 
   draw(place) {
-    const at = this.where.get(place), cell = this.cells.get(place);
-    if (!at || !cell) return;
+    const cell = this.cells.get(place);
+    if (this.xs[place] === undefined || !cell) return;
     this.wipe(place);
     const pen = this.pen;
     pen.globalAlpha = this.isFaint(cell) ? 0.15 : 1;
     pen.fillStyle = this.colours[cell.state];
     pen.beginPath();
-    this.outline(...at);
+    this.outline(place);
     pen.fill();
     pen.globalAlpha = 1;
     if (cell.leaving) this.markLeaving(place);
@@ -167,12 +187,12 @@ class Fleet {
   }
 
   wipe(place) {
-    const [x, y] = this.where.get(place);
+    const x = this.xs[place], y = this.ys[place];
     this.pen.clearRect(x - this.gap / 2, y - this.gap / 2, this.size + this.gap, this.size + this.gap);
   }
 
   markLeaving(place) {
-    const [x, y] = this.where.get(place);
+    const x = this.xs[place], y = this.ys[place];
     this.pen.fillStyle = this.leavingColour;
     this.pen.beginPath();
     this.pen.moveTo(x + this.size / 2, y);
@@ -182,11 +202,10 @@ class Fleet {
   }
 
   mark(place) {
-    const at = this.where.get(place);
-    if (!at) return;
+    if (this.xs[place] === undefined) return;
     this.pen.strokeStyle = this.markColour;
     this.pen.lineWidth = 2;
-    this.pen.strokeRect(at[0] + 1, at[1] + 1, this.size - 2, this.size - 2);
+    this.pen.strokeRect(this.xs[place] + 1, this.ys[place] + 1, this.size - 2, this.size - 2);
   }
 
   isFaint(cell) {
@@ -202,10 +221,9 @@ class Fleet {
   }
 
   at(x, y) {
-    for (const [place, [cx, cy]] of this.where) {
-      if (x >= cx && x < cx + this.size + this.gap && y >= cy && y < cy + this.size + this.gap) return this.cells.has(place) ? place : null;
-    }
-    return null;
+    const wide = this.size + this.gap;
+    const found = this.order.find((p) => x >= this.xs[p] && x < this.xs[p] + wide && y >= this.ys[p] && y < this.ys[p] + wide);
+    return found !== undefined && this.cells.has(found) ? found : null;
   }
 
   // The next worker in a direction; lines are as long as the picture is wide.
