@@ -63,7 +63,7 @@ chaos: $(STAMP) ## seeded faults on the real system (SEED=1 MINUTES=10 PODS=kube
 soak: $(STAMP) ## steady load for half an hour; memory, connections and tables must stay flat
 	@$(BIN)/python -m tests.soak
 
-drill: $(STAMP) ## break a running pool in several ways and see the alert of each fire (needs Debian's prometheus; about five minutes)
+drill: $(STAMP) ## break a running pool in four ways and see each on the board, in status and as an alert (about five minutes)
 	@WARMPOOL_TEST_LONG=1 $(BIN)/python -m pytest -s -p no:logging tests/faults/test_drill.py
 
 proof: $(STAMP) ## every crash point, the pairs of verbs in all orders, the model (300 examples); prints what was tried

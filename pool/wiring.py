@@ -127,14 +127,14 @@ def _kubernetes_api(
 ) -> Api:
     from pool.drivers.kubernetes import access
     from pool.drivers.kubernetes.api import Api
-    from pool.drivers.kubernetes.rights import Right
+    from pool.drivers.kubernetes.rights import Look, Right
     from pool.drivers.kubernetes.throttle import Throttle
 
-    def called(right: Right, code: int) -> None:
-        metrics.api_calls.labels(right.verb, right.resource, str(code)).inc()
-        # Nodes need not be readable; without them the rest works.
-        if code == _FORBIDDEN and not right.of_the_cluster:
-            forbidden(right.verb, right.resource)
+    def called(asked: Right | Look, code: int) -> None:
+        metrics.api_calls.labels(asked.verb, asked.resource, str(code)).inc()
+        # Nodes, and what only a check-up looks at, need not be readable; without them the rest works.
+        if code == _FORBIDDEN and isinstance(asked, Right) and not asked.of_the_cluster:
+            forbidden(asked.verb, asked.resource)
 
     # A counter that only appears with its first refusal has not grown, as Prometheus reckons, and would wake nobody.
     for right in Right:

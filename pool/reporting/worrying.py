@@ -25,6 +25,10 @@ def worries(seen: dict[str, Any]) -> list[dict[str, str]]:
     return sorted(found, key=lambda w: w["level"] != BAD)
 
 
+def _workers(count: int) -> str:
+    return "1 worker" if count == 1 else f"{count} workers"
+
+
 def _worry(ident: str, level: str, text: str) -> dict[str, str]:
     return {"id": ident, "level": level, "text": text}
 
@@ -56,7 +60,7 @@ def _outside(seen: dict[str, Any]) -> Iterator[dict[str, str]]:
         yield _worry(
             "unprotected",
             BAD,
-            f"{seen['unprotected']} busy workers may be evicted at any time: their pods do not say that they are busy",
+            f"{_workers(seen['unprotected'])} in use may be evicted at any time: the pods do not say that they are busy",
         )
     if at := seen["broker_emptied_at"]:
         yield _worry(
@@ -98,7 +102,7 @@ def _leaks(seen: dict[str, Any]) -> Iterator[dict[str, str]]:
                 f"idle_overdue:{name}", WARN, f"profile {name} has {p['surplus_overdue']} idle above its target for too long"
             )  # fmt: skip
     if seen["parked_overdue"]:
-        yield _worry("parked_overdue", WARN, f"{seen['parked_overdue']} workers are parked past their time")
+        yield _worry("parked_overdue", WARN, f"{_workers(seen['parked_overdue'])} parked past the time")
     for s in seen["suspects"]:
         if s["detail"].endswith(": held"):
             yield _worry(f"orphan:{s['subject']}", WARN, s["detail"])

@@ -153,6 +153,7 @@ CASES = [
     Case(name="claimed just now", alert="WarmpoolBusyUnprotected", fires=0, at="2m", series={"warmpool_busy_unprotected": "0 1 0 2 0 1x2 0x100"}),
 
     Case(name="not removed", alert="WarmpoolOrphans", fires=1, at="15m", series={"warmpool_orphans": flat(1, 20)}),
+    Case(name="not removed yet", alert="WarmpoolOrphans", fires=0, at="5m", series={"warmpool_orphans": flat(3, 20)}),
     Case(name="removed by the next sweep", alert="WarmpoolOrphans", fires=0, at="15m", series={"warmpool_orphans": "3x12 0x300"}),
 
     Case(name="its breaker is open", alert="WarmpoolSpawnFailing", fires=1, at="3m", series={

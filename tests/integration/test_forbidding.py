@@ -117,7 +117,7 @@ def test_busy_workers_that_stay_unprotected_are_a_worry_and_those_just_claimed_a
         world.driver.change(got.worker_id, annotations=bare)
         world.run_pass("guard_disruption")
         assert ("unprotected" in worries(world)) == worried
-    assert worries(world)["unprotected"].startswith("1 busy workers may be evicted at any time")
+    assert worries(world)["unprotected"].startswith("1 worker in use may be evicted at any time")
     world.run_pass("guard_disruption")
     assert "unprotected" not in worries(world)
 
