@@ -11,7 +11,6 @@ from pool import answering, holding
 from pool.after import After
 from pool.contract import Acquire, Granted, Pending, Release, Renew, instant
 from pool.deps import Deps
-from pool.ids import ClaimId
 from pool.records import Held, ReplyTo
 from pool.states import ClaimEnd, Condition, Source, State
 from pool.store import fastpath
@@ -56,7 +55,7 @@ def serve(deps: Deps, calls: Sequence[Call], line: Asks | None = None) -> tuple[
         keeping=_keeping(deps),
         acquires=fresh,
         releases=[call for call in served if isinstance(call, Release)],
-        renewals=[c for call in served if isinstance(call, Renew) for c in call.claim_ids],
+        renewals=[call for call in served if isinstance(call, Renew)],
     )
     began = deps.clock.monotonic()
     found = fastpath.serve(line or deps.store, batch)
@@ -75,7 +74,7 @@ def _told(
 ) -> list[Decided]:
     decided: list[Decided] = []
     numbers = iter(range(len(fresh)))
-    ended: set[ClaimId] = set()
+    ended: set[str] = set()
     for call in calls:
         if not can_serve(deps, call):
             decided.append(None)
@@ -84,13 +83,12 @@ def _told(
             claimed = found.acquires.get(n)
             decided.append(None if claimed is None else _granted(deps, after, fresh[n], claimed))
         elif isinstance(call, Release):
-            released = found.releases.get(call.claim_id)
+            key = fastpath.key(call.claim_id, call.org)
+            released = found.releases.get(key)
             decided.append(
-                None
-                if released is None
-                else _released(deps, after, call, released, again=call.claim_id in ended)
+                None if released is None else _released(deps, after, call, released, again=key in ended)
             )
-            ended.add(call.claim_id)
+            ended.add(key)
         else:
             decided.append(_renewed(call, found.renewals))
     return decided
@@ -151,11 +149,12 @@ def _released(deps: Deps, after: After, call: Release, released: Released, *, ag
 
 def _renewed(call: Renew, found: Renewed) -> dict[str, Any] | None:
     """One claim that somebody else has in hand leaves the whole call undecided; renewing the others once more is harmless."""
-    if any(c not in found.until and c not in found.gone for c in call.claim_ids):
+    keys = {c: fastpath.key(c, call.org) for c in call.claim_ids}
+    if any(key not in found.until and key not in found.gone for key in keys.values()):
         return None
-    leaving = {c: found.leaving[c] for c in call.claim_ids if c in found.leaving}
+    leaving = {c: found.leaving[key] for c, key in keys.items() if key in found.leaving}
     answer: dict[str, Any] = {
-        "renewed": {c: instant(found.until[c]) for c in call.claim_ids if c in found.until},
-        "gone": {c: found.gone[c] for c in call.claim_ids if c in found.gone},
+        "renewed": {c: instant(found.until[key]) for c, key in keys.items() if key in found.until},
+        "gone": {c: found.gone[key] for c, key in keys.items() if key in found.gone},
     }
     return answer | ({"leaving": leaving} if leaving else {})

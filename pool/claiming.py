@@ -73,10 +73,10 @@ def renew(deps: Deps, asked: Renew) -> dict[str, Any]:
 def renew_at_length(deps: Deps, asked: Renew) -> dict[str, Any]:
     """The same, waiting for whoever has one of the claims in hand."""
     with deps.store.write() as tx:
-        renewed = claims.renew(tx, asked.claim_ids)
+        renewed = claims.renew(tx, asked.claim_ids, asked.org)
     missing = [c for c in asked.claim_ids if c not in renewed]
     with deps.store.read() as tx:
-        ended = claims.get_many(tx, missing) if missing else {}
+        ended = claims.get_many(tx, missing, asked.org) if missing else {}
         leaving = workers.leaving_of(tx, list(renewed))
     answer: dict[str, Any] = {
         "renewed": {c: instant(at) for c, at in renewed.items()},
@@ -97,12 +97,12 @@ def release(deps: Deps, asked: Release) -> dict[str, Any]:
 def release_at_length(deps: Deps, asked: Release) -> dict[str, Any]:
     """The same, statement by statement. If the worker can not be parked or drained now, the wish is kept and reap carries it out."""
     try:
-        return {"outcome": finish_release(deps, asked.claim_id, asked.condition)}
+        return {"outcome": finish_release(deps, asked.claim_id, asked.condition, asked.org)}
     except (Transient, BrokenPromise) as exc:
         deps.metrics.park_failures.inc()
         log.warning("release_kept_for_the_pass", claim=asked.claim_id, cause=str(exc))
         with deps.store.write() as tx:
-            claims.ask_release(tx, asked.claim_id, asked.condition)
+            claims.ask_release(tx, asked.claim_id, asked.condition, asked.org)
         return {"outcome": "released"}
 
 
@@ -112,12 +112,12 @@ def _at_once(deps: Deps, call: Call) -> Decided:
     return decided
 
 
-def finish_release(deps: Deps, claim_id: ClaimId, condition: Condition) -> str:
-    """The release itself: the worker goes to a waiter, is parked, or drains."""
+def finish_release(deps: Deps, claim_id: ClaimId, condition: Condition, org: OrgId | None = None) -> str:
+    """The release itself: the worker goes to a waiter, is parked, or drains. A claim of another org than `org` is as good as unknown."""
     after = After()
     with deps.store.write() as tx:
         claim = claims.get(tx, claim_id)
-        if claim is None:
+        if claim is None or (org is not None and claim.org != org):
             return "unknown_claim"
         lock_profile_shared(tx, claim.profile)
         worker = workers.get_for_update(tx, claim.worker_id)

@@ -52,9 +52,11 @@ class Renew:
     """A checked `pool.renew`."""
 
     claim_ids: tuple[ClaimId, ...]
+    # Whose claims only, if the caller has shown whose it is.
+    org: OrgId | None = None
 
     @classmethod
-    def parse(cls, claim_ids: Any) -> Renew:
+    def parse(cls, claim_ids: Any, org: OrgId | None = None) -> Renew:
         if isinstance(claim_ids, str | bytes) or not isinstance(claim_ids, Sequence):
             raise InvalidInput("claim_ids", f"must be a list of claim ids, got {_shown(claim_ids)}")
         if len(claim_ids) > MAX_RENEWALS:
@@ -62,7 +64,8 @@ class Renew:
                 "claim_ids", f"takes at most {MAX_RENEWALS} claims a call, got {len(claim_ids)}"
             )
         return cls(
-            claim_ids=tuple(ClaimId(_text("claim_ids", c)) for c in dict.fromkeys(map(_hashable, claim_ids)))
+            claim_ids=tuple(ClaimId(_text("claim_ids", c)) for c in dict.fromkeys(map(_hashable, claim_ids))),
+            org=org,
         )
 
 
@@ -72,12 +75,14 @@ class Release:
 
     claim_id: ClaimId
     condition: Condition
+    # Whose claim only, if the caller has shown whose it is.
+    org: OrgId | None = None
 
     @classmethod
-    def parse(cls, claim_id: Any, condition: Any) -> Release:
+    def parse(cls, claim_id: Any, condition: Any, org: OrgId | None = None) -> Release:
         if not isinstance(condition, str) or condition not in list(Condition):
             raise InvalidInput("condition", f"must be one of {', '.join(Condition)}, got {_shown(condition)}")
-        return cls(claim_id=ClaimId(_text("claim_id", claim_id)), condition=Condition(condition))
+        return cls(claim_id=ClaimId(_text("claim_id", claim_id)), condition=Condition(condition), org=org)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

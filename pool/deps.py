@@ -8,10 +8,10 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, Protocol
 
-from pool import tokens
 from pool.clock import Clock
 from pool.drivers.port import Driver
 from pool.ids import Ids, ProfileName, WorkerId
+from pool.keys import Keyring
 from pool.locks import Locks
 from pool.metrics import Metrics
 from pool.records import By, ReplyTo
@@ -54,7 +54,7 @@ class Deps:
     ids: Ids
     metrics: Metrics
     settings: Settings
-    master_key: bytes
+    keys: Keyring
     who: str
     # When this process was started, by the database's clock: of two configurations the later one rules.
     started_at: datetime
@@ -73,7 +73,11 @@ class Deps:
         return By(who=self.who, why=why)
 
     def worker_key(self, worker_id: WorkerId) -> str:
-        return tokens.worker_key(self.master_key, worker_id)
+        return self.keys.worker_key(worker_id)
+
+    def new_worker(self) -> WorkerId:
+        """The id of a worker that is about to be made."""
+        return self.keys.marked(self.ids.worker())
 
     def close(self) -> None:
         """Let go of connections; touches no pod."""

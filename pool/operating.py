@@ -16,7 +16,7 @@ from pool.periods import PERIODS_S
 from pool.records import By, Seen
 from pool.settings import OrgDefaults
 from pool.states import CLAIMED, LEAVING, TERMINAL, ClaimEnd, Outcome, State
-from pool.store import Store, deeds, orgs, passes, targets, workers
+from pool.store import Store, deeds, orgkeys, orgs, passes, targets, workers
 
 DRAINABLE_AT_ONCE = 20_000
 
@@ -126,6 +126,17 @@ def set_pool_paused(store: Store, *, paused: bool, operator: Operator) -> None:
         orgs.pause(tx, paused=paused)
         what = "pool_paused" if paused else "pool_resumed"
         deeds.record(tx, what, "pool", operator.by(what.replace("_", " ")))
+
+
+def change_org_key(store: Store, org: OrgId, *, overlap_s: int, operator: Operator) -> int:
+    """A new version of an org's key; the one before it is honoured for the overlap. Its number."""
+    with store.write() as tx:
+        if orgs.get(tx, org) is None:
+            raise PoolError(f"there is no org {org}; make it with `warmpool org set {org}`")
+        version = orgkeys.change(tx, org, overlap_s=overlap_s)
+        said = f"version {version}, the one before it for {overlap_s} s"
+        deeds.record(tx, "org_key_changed", f"org {org}", operator.by(said))
+    return version
 
 
 def set_org(

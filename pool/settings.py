@@ -23,7 +23,24 @@ class PoolSettings:
     database_url: str = _opt("", "postgresql://… or sqlite:///…; empty: SQLite under data_dir")
     broker_url: str = _opt("", "redis://…; empty: the embedded server's")
     driver: str = _opt("local", "what makes pods: local or kubernetes")
-    master_key: str = _opt("", "secret that worker keys derive from; empty: made once under data_dir")
+    master_key: str = _opt(
+        "", "secret that worker keys and org keys derive from; empty: made once under data_dir"
+    )
+    master_key_previous: str = _opt(
+        "", "the one before it, honoured until nothing made under it is left; empty: none"
+    )
+    master_key_next: str = _opt(
+        "", "the one after it, honoured before anything is made under it; empty: none"
+    )
+    signed_requests: bool = _opt(
+        default=False, doc="requests must be signed with an org's key; off: `org` is what the caller says"
+    )
+    signature_limit_s: int = _opt(
+        900, "a signature that is valid for longer is refused; nonces are remembered as long", least=300
+    )
+    queue_per_org: bool = _opt(
+        default=False, doc="every org has a queue and reply keys of its own; needs signed_requests"
+    )
 
     max_workers: int = _opt(0, "most live workers, slots included; 0 = no cap", least=0)
     hot_idle_ttl_s: int = _opt(60, "how long a released worker stays with its org by default", least=0)
@@ -198,6 +215,7 @@ def nesting_problems(p: PoolSettings) -> list[str]:
             f"visibility_timeout_s must be at least {longest_task_s + 60} (activation_budget_s + call_timeout_s + 60)",
         ),
         (p.result_expires_s > 3600, "result_expires_s must be more than the longest wait_s, 3600"),
+        (p.signed_requests or not p.queue_per_org, "queue_per_org needs signed_requests"),
         (p.hot_idle_ttl_s <= p.hot_idle_ttl_max_s, "hot_idle_ttl_s must be at most hot_idle_ttl_max_s"),
     ]
     return [sentence for holds, sentence in rules if not holds]

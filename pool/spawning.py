@@ -48,6 +48,10 @@ def spawn(deps: Deps, worker_id: WorkerId) -> Outcome:
         # Its image is on the row, the rest of its shape is not: a pod made here would be half of one build and half of another.
         log.warning("slot_of_another_configuration", worker=slot.id, profile=slot.profile)
         return Outcome.FENCED
+    if not deps.keys.knows(slot.id):
+        # Made under a master key that is being rolled in and has not come here yet: sent again, somebody else makes it.
+        log.warning("slot_of_another_key", worker=slot.id)
+        return Outcome.FENCED
     try:
         with deps.metrics.spawns_in_flight.track_inprogress():
             pod = deps.driver.create(spec(deps, slot, profile))

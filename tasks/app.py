@@ -20,11 +20,14 @@ from pool.store import requests
 from tasks.background import Gathering, Timers
 from tasks.broker import CeleryBroker
 from tasks.options import celery_options
+from tasks.proving import Prover, journal
+from tasks.tenants import Tenants
 
 if TYPE_CHECKING:
     from tasks.lane import Lane
 
 _MARKS_WITHIN_S = 0.2
+_REFUSALS_WITHIN_S = 1.0
 
 
 class WarmpoolApp(Celery):
@@ -80,6 +83,20 @@ class WarmpoolApp(Celery):
     def delivered(self) -> Gathering:
         """Requests whose answers have been delivered, marked together."""
         return Gathering(self.timers, _MARKS_WITHIN_S, self._mark)
+
+    @cached_property
+    def tenants(self) -> Tenants:
+        deps = self.deps
+        return Tenants(deps.store, deps.keys, deps.clock)
+
+    @cached_property
+    def prover(self) -> Prover:
+        return Prover(self)
+
+    @cached_property
+    def unproven(self) -> Gathering:
+        """Requests that were refused because of their signature, journalled together."""
+        return Gathering(self.timers, _REFUSALS_WITHIN_S, lambda refused: journal(self, refused))
 
     def _mark(self, pks: list[Any]) -> None:
         with self.deps.store.write() as tx:

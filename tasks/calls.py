@@ -10,9 +10,11 @@ from pool import claiming
 from pool.backoff import Backoff, retrying
 from pool.batching import Asking
 from pool.contract import Acquire, Cancel, Granted, Pending, RefusedAnswer, Release, Renew, bound
+from pool.ids import OrgId
 from pool.periods import PERIODS_S
 from pool.records import ReplyTo
 from pool.store.lane import canary_answered
+from tasks.proving import ForeignOrg
 from tasks.replies import Answered
 
 if TYPE_CHECKING:
@@ -31,23 +33,39 @@ Call = Asking | Release | Renew | Cancel | Canary
 
 
 def parsed(
-    task: str, args: Sequence[Any], kwargs: Mapping[str, Any], reply: ReplyTo, *, ttl_max_s: int
+    task: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    reply: ReplyTo,
+    *,
+    ttl_max_s: int,
+    org: OrgId | None = None,
 ) -> Call:
-    """Checked arguments; `InvalidInput` names the field."""
+    """Checked arguments; `InvalidInput` names the field. `org` is the one that has signed, if requests are signed: it stands for the argument."""
     match task:
         case "pool.acquire":
-            given = bound(("org", "profile", "request_id", "lease_s", "ttl_s", "wait_s"), args, kwargs)
+            given = _of(
+                org, bound(("org", "profile", "request_id", "lease_s", "ttl_s", "wait_s"), args, kwargs)
+            )
             return Asking(asked=Acquire.parse(given, task_id=reply.task_id, ttl_max_s=ttl_max_s), reply=reply)
         case "pool.renew":
-            return Renew.parse(bound(("claim_ids",), args, kwargs).get("claim_ids"))
+            return Renew.parse(bound(("claim_ids",), args, kwargs).get("claim_ids"), org)
         case "pool.release":
             given = bound(("claim_id", "condition"), args, kwargs)
-            return Release.parse(given.get("claim_id"), given.get("condition", "clean"))
+            return Release.parse(given.get("claim_id"), given.get("condition", "clean"), org)
         case "pool.cancel":
-            given = bound(("org", "request_id"), args, kwargs)
+            given = _of(org, bound(("org", "request_id"), args, kwargs))
             return Cancel.parse(given.get("org"), given.get("request_id"))
         case _:
             return Canary()
+
+
+def _of(org: OrgId | None, given: dict[str, Any]) -> dict[str, Any]:
+    if org is None:
+        return given
+    if given.get("org") not in (None, org):
+        raise ForeignOrg(org)
+    return given | {"org": org}
 
 
 def patiently(app: WarmpoolApp, call: Callable[[], Any]) -> Any:

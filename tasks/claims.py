@@ -4,20 +4,25 @@ short patience."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from celery import Task
 from celery.exceptions import Ignore
+from redis import Redis
+from redis.exceptions import RedisError
 
 from pool import claiming
 from pool.batching import Asking
 from pool.contract import RefusedAnswer, Release, Renew
-from pool.errors import InvalidInput
+from pool.errors import InvalidInput, Transient
 from pool.records import ReplyTo
+from pool.signing import HEADER, Asked, Proof, Trouble
 from pool.states import Reason
 from tasks.app import app
 from tasks.calls import Call, carried_out, parsed, patiently, told
 from tasks.options import CALLER_FACING, INTERNAL
+from tasks.proving import ANSWERED, OPEN, ForeignOrg, Nonce, Proven, Unproven, nonce_key
 from tasks.replies import REPLY_PREFIX, Answered
 
 
@@ -27,8 +32,11 @@ class CallerTask(Task[Any, Any]):
     abstract = True
 
     def on_success(self, retval: Any, task_id: str, args: Any, kwargs: Any) -> None:  # noqa: ARG002
-        if isinstance(retval, Answered) and retval.pk:
-            app.delivered.add(retval.pk)
+        if isinstance(retval, Answered):
+            if retval.pk:
+                app.delivered.add(retval.pk)
+            if retval.nonce:
+                _spend(retval.nonce, ANSWERED)
 
 
 def _answer(task: CallerTask, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Answered:
@@ -37,14 +45,75 @@ def _answer(task: CallerTask, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     reply = ReplyTo(
         task_id=task.request.id or "", address=address if address.startswith(REPLY_PREFIX) else ""
     )
+    asked = Asked(task=task.name, task_id=reply.task_id, address=reply.address, args=args, kwargs=kwargs)
+    proven = _proven(task, asked)
+    if isinstance(proven, Unproven):
+        return _refused(proven)
+    answer: Answered | None
     try:
-        call = parsed(task.name, args, kwargs, reply, ttl_max_s=app.settings.pool.hot_idle_ttl_max_s)
+        most = app.settings.pool.hot_idle_ttl_max_s
+        call = parsed(task.name, args, kwargs, reply, ttl_max_s=most, org=proven.org)
         answer = patiently(app, lambda: _carried_out(call))
+    except ForeignOrg as exc:
+        return _refused(app.prover.foreign(exc, asked, _headers(task), proven))
     except InvalidInput as exc:
-        return Answered(RefusedAnswer(reason=Reason.INVALID, detail=exc.detail).as_dict())
+        answer = Answered(RefusedAnswer(reason=Reason.INVALID, detail=exc.detail).as_dict())
     if answer is None:
+        if proven.nonce:
+            _spend(proven.nonce, OPEN)
         raise Ignore
-    return answer  # type: ignore[no-any-return]
+    answer.nonce = proven.nonce
+    return answer
+
+
+def _proven(task: CallerTask, asked: Asked) -> Proven | Unproven:
+    """Asks the broker for its time and its memory, in one round trip."""
+    request, headers = task.request, _headers(task)
+    if request.callbacks or request.errbacks or request.chain or request.chord:
+        # They would be sent with the rights of this process, to queues that the caller may have no right to.
+        request.callbacks = request.errbacks = request.chain = request.chord = None
+        return app.prover.refusal(Trouble.FOLLOWED, asked, headers)
+    if not app.prover.is_on:
+        return Proven()
+    return patiently(app, lambda: _looked_up(asked, headers))  # type: ignore[no-any-return]
+
+
+def _looked_up(asked: Asked, headers: dict[str, Any]) -> Proven | Unproven:
+    app.tenants.read_if_old()
+    try:
+        with _redis().pipeline(transaction=False) as pipe:
+            pipe.time()
+            proof = Proof.parse(headers.get(HEADER))
+            pipe.get("" if proof is None else nonce_key(proof))
+            (seconds, microseconds), said = pipe.execute()
+    except (RedisError, OSError) as exc:
+        raise Transient(f"redis: {exc}") from exc
+    proven = app.prover.prove(asked, headers, seconds + microseconds / 1e6)
+    if isinstance(proven, Proven) and proven.nonce and said is not None:
+        return app.prover.replayed(asked, headers, proven, said.decode())
+    return proven
+
+
+def _headers(task: CallerTask) -> dict[str, Any]:
+    given = task.request.headers
+    return {**(given if isinstance(given, dict) else {}), "origin": task.request.origin}
+
+
+def _refused(unproven: Unproven) -> Answered:
+    app.prover.write_down(unproven)
+    if not unproven.told:
+        raise Ignore
+    return Answered(unproven.answer.as_dict())
+
+
+def _redis() -> Redis:
+    return app.backend.client  # type: ignore[attr-defined,no-any-return]
+
+
+def _spend(nonce: Nonce, said: str) -> None:
+    """Lost with a broker that is away, it lets one more copy be served, which changes nothing: every call may be repeated."""
+    with suppress(RedisError, OSError):
+        _redis().set(nonce.key, said, ex=nonce.keep_s)
 
 
 def _carried_out(call: Call) -> Answered | None:

@@ -28,8 +28,10 @@ from pool.records import ReplyTo
 from pool.states import Reason
 from pool.store.line import Line
 from tasks.calls import Call, carried_out, parsed, patiently, told
+from tasks.desk import Desk
 from tasks.letters import Letter, read
 from tasks.mailbox import Mailbox, Post, Taken
+from tasks.proving import ForeignOrg, Proven, Unproven
 from tasks.replies import Answered
 
 if TYPE_CHECKING:
@@ -55,10 +57,12 @@ class Lane:
         self._mailbox = Mailbox(config.broker_url(app.settings), app=app)
         self._line = Line(app.deps.store) if app.deps.store.is_postgres else None
         self._threads = ThreadPoolExecutor(app.threads, thread_name_prefix="at-length")
+        self._desk = Desk(app, self._threads)
         self._open = 0
         self._fewer = threading.Condition()
         self._unposted: list[Post] = []
         self._unread: list[bytes] = []
+        self._unkept: list[tuple[Letter, Proven]] = []
         self._turned_at = self._deps.clock.monotonic()
         self._thread = threading.Thread(target=self._run, name="lane", daemon=True)
 
@@ -84,46 +88,71 @@ class Lane:
             try:
                 self._turn()
                 pauses = _AWAY.pauses()
-            except (RedisError, OSError) as exc:
+            except (RedisError, OSError, Transient) as exc:
                 log.warning("lane_interrupted", cause=str(exc))
                 self._deps.clock.wait(self._app.stopping, next(pauses))
             except Exception:  # one turn's trouble, whatever it is, must not be the end of the lane
                 log.exception("lane_stumbled")
                 self._deps.clock.wait(self._app.stopping, next(pauses))
         with contextlib.suppress(RedisError, OSError):
+            if self._unkept:
+                self._mailbox.hand_back([Taken(letter=letter) for letter, _ in self._unkept])
             self._post([])
 
     def _turn(self) -> None:
         if self._unposted:
             self._post([])
         self._wait_for_room()
-        letters: list[Letter] = []
-        for raw in self._mailbox.take(MOST_AT_ONCE):
-            letter = read(raw)
-            if letter is None:
-                self._unread.append(raw)
-            else:
-                letters.append(letter)
-        if letters:
-            self._serve(self._kept(letters))
+        if not self._unkept:
+            self._take()
+        if self._unkept:
+            self._serve(self._kept())
         if self._unread:
             self._mailbox.forward(self._unread)
             self._unread.clear()
 
-    def _kept(self, letters: Sequence[Letter]) -> list[Taken]:
+    def _take(self) -> None:
+        refused: list[Post] = []
+        came = self._mailbox.take(MOST_AT_ONCE, self._desk.queues())
+        for raw in came.messages:
+            letter = read(raw)
+            if letter is None:
+                self._unread.append(raw)
+                continue
+            proven = self._desk.proven(letter, came.now_s)
+            if isinstance(proven, Proven):
+                self._unkept.append((letter, proven))
+            else:
+                refused += self._desk.refused(Taken(letter=letter), proven)
+        if refused:
+            self._post(refused)
+
+    def _kept(self) -> list[Taken]:
+        """Those that may be served. If the broker can not be asked whether one of them was served before, they are asked for again in a later
+        turn; with requests that are not signed there is nothing to ask."""
+        letters = self._unkept
         try:
-            return self._mailbox.keep(letters)
+            taken, said = self._mailbox.keep(letters)
         except (RedisError, OSError) as exc:
+            if self._app.prover.is_on:
+                raise
             log.warning("letters_not_kept", count=len(letters), cause=str(exc))
-            return [Taken(letter=letter) for letter in letters]
+            taken, said = [Taken(letter=letter) for letter, _ in letters], {}
+        self._unkept = []
+        fresh, refused = self._desk.unspent(taken, said)
+        if refused:
+            self._post(refused)
+        return fresh
 
     def _serve(self, taken: Sequence[Taken]) -> None:
         """Answer what can be answered at once; the rest goes to the threads."""
         posts: list[Post] = []
         asked: list[tuple[Taken, Call]] = []
         for each in taken:
-            call = self._parsed(each.letter)
-            if isinstance(call, RefusedAnswer):
+            call = self._parsed(each)
+            if isinstance(call, Unproven):
+                posts += self._desk.refused(each, call)
+            elif isinstance(call, RefusedAnswer):
                 posts.append(Post(taken=each, answer=Answered(call.as_dict())))
             else:
                 asked.append((each, call))
@@ -140,11 +169,14 @@ class Lane:
             if after.freed:
                 self._threads.submit(answering.carry_out, self._deps, After(freed=after.freed))
 
-    def _parsed(self, letter: Letter) -> Call | RefusedAnswer:
+    def _parsed(self, taken: Taken) -> Call | RefusedAnswer | Unproven:
+        letter, proven = taken.letter, taken.proven
         reply = ReplyTo(task_id=letter.task_id, address=letter.address)
         try:
             most = self._app.settings.pool.hot_idle_ttl_max_s
-            return parsed(letter.task, letter.args, letter.kwargs, reply, ttl_max_s=most)
+            return parsed(letter.task, letter.args, letter.kwargs, reply, ttl_max_s=most, org=proven.org)
+        except ForeignOrg as exc:
+            return self._app.prover.foreign(exc, letter.asked, letter.headers, proven)
         except InvalidInput as exc:
             return RefusedAnswer(reason=Reason.INVALID, detail=exc.detail)
 

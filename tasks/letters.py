@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pool.signing import Asked
 from tasks.replies import REPLY_PREFIX
 
 TASKS = frozenset({"pool.acquire", "pool.renew", "pool.release", "pool.cancel", "pool.canary"})
@@ -33,6 +34,13 @@ class Letter:
     address: str
     wants_result: bool
     headers: Mapping[str, Any]
+
+    @property
+    def asked(self) -> Asked:
+        """What its sender may have signed."""
+        return Asked(
+            task=self.task, task_id=self.task_id, address=self.address, args=self.args, kwargs=self.kwargs
+        )
 
     @property
     def asks_again(self) -> bool:

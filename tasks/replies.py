@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery.backends.redis import RedisBackend
 from kombu.utils.encoding import bytes_to_str
 
-REPLY_PREFIX = "warmpool.reply."
+from pool.signing import REPLY_PREFIX
+
+if TYPE_CHECKING:
+    from tasks.proving import Nonce
+
+__all__ = ["REPLY_KEPT_S", "REPLY_PREFIX", "Answered", "ReplyBackend"]
+
 # A list that nobody reads any more goes by itself.
 REPLY_KEPT_S = 120
 
@@ -16,11 +22,13 @@ class Answered:
     """An answer on its way to a caller. Shows in words and without its token in logs, events and Flower; JSON carries it whole. A refusal is an
     answer, so its task succeeds: in Flower it reads `refused`, and what reads FAILURE there is an error of ours."""
 
-    __slots__ = ("_answer", "pk")
+    __slots__ = ("_answer", "nonce", "pk")
 
     def __init__(self, answer: dict[str, Any], pk: str = "") -> None:
         self._answer = answer
         self.pk = pk
+        # What is spent once this is delivered.
+        self.nonce: Nonce | None = None
 
     def __json__(self) -> dict[str, Any]:
         return self._answer

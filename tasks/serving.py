@@ -16,6 +16,7 @@ from pool.passes import fallback
 from tasks.app import app
 from tasks.liveness import Liveness
 from tasks.options import QUEUES, ROUTES
+from tasks.orgqueues import OrgQueues
 
 log = structlog.get_logger(__name__)
 
@@ -65,6 +66,7 @@ class LaneStep(bootsteps.StartStopStep):
 
 
 app.steps["consumer"].add(LaneStep)
+app.steps["consumer"].add(OrgQueues)
 app.steps["consumer"].add(Liveness)
 
 
@@ -105,6 +107,8 @@ def _ended(**_: Any) -> None:
     for lane in app.lanes:
         lane.close()
     app.delivered.flush()
+    if "unproven" in app.__dict__:
+        app.unproven.flush()
     app.pool_broker.close()
     app.deps.close()
     log.info("worker_stopped", role=app.role)

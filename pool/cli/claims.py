@@ -14,6 +14,7 @@ import typer
 
 from pool import config
 from pool.cli.app import new_app, settings_of
+from pool.cli.orgkeys import signing_key
 from pool.cli.printing import JsonOption, as_json
 from pool.client import ClaimLost, Pool, Refused, Worker
 from pool.contract import instant
@@ -48,7 +49,7 @@ def acquire(
     Exit codes: 3 refused (the reason is printed), else the command's.
     """
     settings = settings_of(context)
-    pool = Pool(config.broker_url(settings), name="cli")
+    pool = Pool(config.broker_url(settings), name="cli", org_key=signing_key(settings, org=org))
     try:
         worker = pool.acquire(org, profile, wait_s=wait, lease_s=lease, ttl_s=ttl, request_id=request_id)
     except Refused as exc:
@@ -78,7 +79,8 @@ def release(
     json: JsonOption = False,
 ) -> None:
     """End a claim. Repeating it is harmless. Exit code 1 if there is no such claim."""
-    with Pool(config.broker_url(settings_of(context))) as pool:
+    settings = settings_of(context)
+    with Pool(config.broker_url(settings), org_key=signing_key(settings, claim_id=claim_id)) as pool:
         outcome = pool.release(claim_id, condition="tainted" if tainted else "clean")
     as_json({"outcome": outcome}) if json else print(outcome)
     raise typer.Exit(1 if outcome == "unknown_claim" else 0)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pool.cli import orgkeys
 from pool.cli.app import new_app, settings_of
 from pool.cli.printing import JsonOption, as_json, table
 from pool.cli.working import operator, working
@@ -16,7 +17,8 @@ from pool.errors import PoolError
 from pool.ids import ProfileName
 from pool.settings import OrgDefaults, Settings
 
-app = new_app("Orgs: caps, weights, floors and TTLs, changed while the pool runs.")
+app = new_app("Orgs: caps, weights, floors, TTLs and keys, changed while the pool runs.")
+orgkeys.add_to(app)
 
 
 @app.command("list")

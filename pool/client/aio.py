@@ -11,6 +11,7 @@ from typing import Any, Self, cast
 from pool.client import calls
 from pool.client.aio_session import AsyncSession
 from pool.client.core import log
+from pool.client.credentials import key_source
 from pool.client.errors import PoolClosed
 from pool.client.holding import Held, Holding
 from pool.client.identity import identity, named
@@ -28,12 +29,19 @@ class AsyncPool:
     """
 
     def __init__(
-        self, url: str, *, name: str | None = None, answer_grace_s: float = calls.ANSWER_GRACE_S
+        self,
+        url: str,
+        *,
+        name: str | None = None,
+        org_key: str | None = None,
+        answer_grace_s: float = calls.ANSWER_GRACE_S,
     ) -> None:
-        """`name` shows in Flower and in the name of the reply list. An acquire is given up after wait_s + answer_grace_s."""
+        """`name` shows in Flower and in the name of the reply list. An acquire is given up after wait_s + answer_grace_s. `org_key`, as
+        `warmpool org key` prints it, signs every request; without it WARMPOOL_ORG_KEY or the file that WARMPOOL_ORG_KEY_FILE names does."""
         self._url = url
         self._name = named(name)
         self._grace_s = answer_grace_s
+        self._source = key_source(org_key)
         self._here: AsyncSession | None = None
         self._closed = False
         # Now, rather than during the first acquire.
@@ -95,7 +103,8 @@ class AsyncPool:
         if self._closed:
             raise PoolClosed
         if self._here is None or not self._here.is_here():
-            self._here = AsyncSession(self._url, identity(self._name))
+            key = None if self._source is None else self._source()
+            self._here = AsyncSession(self._url, identity(self._name, key), self._source)
         return self._here
 
 

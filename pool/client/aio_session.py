@@ -10,10 +10,10 @@ from typing import TypeVar, cast
 from pool.client.asking import Ask, GiveUp, Pace, Send, Wait
 from pool.client.calls import Call
 from pool.client.core import Core, log
+from pool.client.credentials import KeySource, Signer
 from pool.client.errors import BrokerDown, PoolClosed
 from pool.client.identity import Identity
-from pool.client.link import BLOCK_S, PUBLISH_TIMEOUT_S, READ_TIMEOUT_S, broken, options, redacted
-from pool.client.messages import QUEUE
+from pool.client.link import BLOCK_S, PUBLISH_TIMEOUT_S, READ_TIMEOUT_S, broken, host_s, options, redacted
 from pool.clock import Clock, SystemClock
 from pool.errors import PoolError
 
@@ -28,10 +28,13 @@ class AsyncLink:
         from redis import asyncio as redis
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
+        from redis.exceptions import NoPermissionError
 
         self._errors = (RedisError, OSError)
         self._where = redacted(url)
         self._reply_to = identity.reply_to
+        self._queue = identity.queue
+        self._no_right = NoPermissionError
 
         def client(retries: int) -> redis.Redis:
             made = redis.Redis.from_url(url, retry=Retry(NoBackoff(), retries), **options(identity))
@@ -45,9 +48,19 @@ class AsyncLink:
     async def publish(self, *messages: str) -> None:
         try:
             async with asyncio.timeout(PUBLISH_TIMEOUT_S):
-                await self._writer.lpush(QUEUE, *messages)
+                await self._writer.lpush(self._queue, *messages)
         except self._errors as exc:
             raise broken(f"publish to {self._where}", exc) from exc
+
+    async def time_s(self) -> float:
+        try:
+            async with asyncio.timeout(PUBLISH_TIMEOUT_S):
+                seconds, microseconds = await self._writer.time()
+        except self._no_right:
+            return host_s()
+        except self._errors as exc:
+            raise broken(f"ask {self._where} for its time", exc) from exc
+        return seconds + microseconds / 1e6
 
     async def next_answer(self) -> bytes | None:
         try:
@@ -67,7 +80,7 @@ class AsyncLink:
 class AsyncSession:
     """Carries out what `Core` decides, in the loop that it was made in."""
 
-    def __init__(self, url: str, identity: Identity) -> None:
+    def __init__(self, url: str, identity: Identity, source: KeySource | None = None) -> None:
         self._sooner = asyncio.Event()
         self._clock: Clock = SystemClock()
         self._loop = asyncio.get_running_loop()
@@ -76,7 +89,8 @@ class AsyncSession:
         self._loops: list[asyncio.Task[None]] = []
         self._telling: set[asyncio.Task[None]] = set()
         self._closed = False
-        self.core = Core(identity, Pace(), sooner=self._sooner)
+        signer = None if source is None else Signer(source, self._clock)
+        self.core = Core(identity, Pace(), sooner=self._sooner, signer=signer)
 
     def is_here(self) -> bool:
         """Whether it belongs to the running loop of this process."""
@@ -132,6 +146,11 @@ class AsyncSession:
 
     async def _send(self, ask: Ask) -> None:
         try:
+            await self._learn_time()
+        except BrokerDown as error:
+            ask.held_up(self.now(), error)
+            return
+        try:
             await self._link.publish(self.core.sending(ask))
         except BrokerDown as error:
             ask.unsent(self.now(), error)
@@ -140,9 +159,15 @@ class AsyncSession:
 
     async def _tell(self, told: list[Call]) -> None:
         try:
+            await self._learn_time()
             await self._link.publish(*self.core.notes(told))
         except BrokerDown as error:
             log.warning("not_told tasks=%s error=%s", sorted({call.task for call in told}), error)
+
+    async def _learn_time(self) -> None:
+        signer = self.core.signer
+        if signer is not None and signer.is_due():
+            signer.learn(await self._link.time_s())
 
     def _start(self) -> None:
         if self._closed:

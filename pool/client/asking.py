@@ -5,7 +5,7 @@ Driven by `step`: the driver does what it is told, reports `sent` or `unsent`, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -95,10 +95,10 @@ class Ask:
         """Whether some sending did not plainly fail; one that was interrupted may have arrived as well."""
         return self._begun > self._failed
 
-    def sending(self, delivery_tag: str) -> str:
+    def sending(self, delivery_tag: str, more: Mapping[str, str]) -> str:
         """What goes on the list now."""
         self._begun += 1
-        return self.message.encoded(delivery_tag)
+        return self.message.encoded(delivery_tag, more)
 
     def sent(self, now: float) -> None:
         self.sendings += 1
@@ -106,9 +106,13 @@ class Ask:
         self._send_at = now + self._pace.resend.nominal(self.sendings)
 
     def unsent(self, now: float, error: BrokerDown) -> None:
+        self._failed += 1
+        self.held_up(now, error)
+
+    def held_up(self, now: float, error: BrokerDown) -> None:
+        """It could not even be tried."""
         if self._trouble is None:
             self._pauses = self._pace.reconnect.pauses()
-        self._failed += 1
         self._trouble = error
         self._send_at = now + next(self._pauses, self._pace.reconnect.limit_s)
 

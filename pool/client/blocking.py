@@ -13,6 +13,7 @@ from typing import Self, cast
 
 from pool.client import calls
 from pool.client.core import log
+from pool.client.credentials import key_source
 from pool.client.errors import PoolClosed
 from pool.client.holding import Held, Holding
 from pool.client.identity import identity, named
@@ -33,14 +34,21 @@ class Pool:
     """
 
     def __init__(
-        self, url: str, *, name: str | None = None, answer_grace_s: float = calls.ANSWER_GRACE_S
+        self,
+        url: str,
+        *,
+        name: str | None = None,
+        org_key: str | None = None,
+        answer_grace_s: float = calls.ANSWER_GRACE_S,
     ) -> None:
-        """`name` shows in Flower and in the name of the reply list. An acquire is given up after wait_s + answer_grace_s."""
+        """`name` shows in Flower and in the name of the reply list. An acquire is given up after wait_s + answer_grace_s. `org_key`, as
+        `warmpool org key` prints it, signs every request; without it WARMPOOL_ORG_KEY or the file that WARMPOOL_ORG_KEY_FILE names does."""
         self._url = url
         self._name = named(name)
         self._grace_s = answer_grace_s
+        self._source = key_source(org_key)
         # One entry: this process's. A dict, because setdefault needs no lock that a fork could leave locked.
-        self._sessions = {os.getpid(): Session(url, identity(self._name))}
+        self._sessions = {os.getpid(): self._new_session()}
         self._closed = False
         self._at_exit = partial(_close_at_exit, weakref.ref(self))
         atexit.register(self._at_exit)
@@ -104,6 +112,10 @@ class Pool:
     ) -> None:
         self.close()
 
+    def _new_session(self) -> Session:
+        key = None if self._source is None else self._source()
+        return Session(self._url, identity(self._name, key), self._source)
+
     def _session(self) -> Session:
         if self._closed:
             raise PoolClosed
@@ -112,7 +124,7 @@ class Pool:
         if session is None:
             for elsewhere in [pid for pid in self._sessions if pid != here]:
                 self._sessions.pop(elsewhere, None)
-            session = self._sessions.setdefault(here, Session(self._url, identity(self._name)))
+            session = self._sessions.setdefault(here, self._new_session())
         return session
 
 

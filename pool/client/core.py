@@ -13,6 +13,7 @@ from collections import OrderedDict
 from pool.client import calls
 from pool.client.asking import Ask, Pace, Signal
 from pool.client.calls import Call
+from pool.client.credentials import Signer
 from pool.client.errors import PoolClosed
 from pool.client.holding import Holdings
 from pool.client.identity import Identity
@@ -30,8 +31,11 @@ LATE_LIMIT = 10_000
 class Core:
     """Matches answers to questions, and sees to it that no grant is left without a holder."""
 
-    def __init__(self, identity: Identity, pace: Pace, *, sooner: Signal) -> None:
+    def __init__(
+        self, identity: Identity, pace: Pace, *, sooner: Signal, signer: Signer | None = None
+    ) -> None:
         self.identity = identity
+        self.signer = signer
         self.pace = pace
         self.holdings = Holdings(sooner)
         self._open: dict[str, Ask] = {}
@@ -51,11 +55,12 @@ class Core:
 
     def sending(self, ask: Ask) -> str:
         """The question as it goes on the list; each sending is the same task."""
-        return ask.sending(new_task_id())
+        return ask.sending(new_task_id(), self._shown(ask.message))
 
     def notes(self, told: list[Call]) -> list[str]:
         """Calls as they go on the list when nobody waits for their answer."""
-        return [self._message(call).encoded(new_task_id()) for call in told]
+        messages = [self._message(call) for call in told]
+        return [message.encoded(new_task_id(), self._shown(message)) for message in messages]
 
     def answered(self, raw: bytes | str, now: float) -> list[Call]:
         """Wake the one caller concerned. A grant whose caller has left is to be released."""
@@ -139,7 +144,11 @@ class Core:
         return Message(
             task=call.task,
             kwargs=call.kwargs,
-            task_id=new_task_id(),
+            task_id=self.identity.task_id(),
             origin=self.identity.origin,
             reply_to=reply_to,
+            queue=self.identity.queue,
         )
+
+    def _shown(self, message: Message) -> dict[str, str]:
+        return {} if self.signer is None else self.signer.headers(message)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from pool.client.messages import QUEUE
 from pool.errors import InvalidInput
-from pool.ids import RandomIds
+from pool.ids import RandomIds, new_task_id
+from pool.signing import REPLY_PREFIX, OrgKey, queue_of, task_prefix_of
 
-REPLY_PREFIX = "warmpool.reply."
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 
@@ -20,10 +21,17 @@ class Identity:
 
     client_id: str
     origin: str
+    # With a queue for each org, what the names of its own keys begin with.
+    prefix: str = ""
+    queue: str = QUEUE
 
     @property
     def reply_to(self) -> str:
-        return REPLY_PREFIX + self.client_id
+        return f"{REPLY_PREFIX}{self.prefix}{self.client_id}"
+
+    def task_id(self) -> str:
+        """The id of a new task."""
+        return f"{self.prefix}{new_task_id()}"
 
 
 def named(name: str | None) -> str:
@@ -35,8 +43,11 @@ def named(name: str | None) -> str:
     return name
 
 
-def identity(name: str) -> Identity:
+def identity(name: str, key: OrgKey | None = None) -> Identity:
     """A new identity: no two clients read one reply list."""
-    return Identity(
+    made = Identity(
         client_id=f"{name}.{RandomIds().token()}", origin=f"{name}{os.getpid()}@{socket.gethostname()}"
     )
+    if key is None or not key.own_queue:
+        return made
+    return replace(made, prefix=task_prefix_of(key.org), queue=queue_of(key.org))

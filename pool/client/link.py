@@ -5,15 +5,18 @@ redis is imported when a link is made, not with this module: it takes longer to 
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from pool.client.errors import BrokerDown
 from pool.client.identity import Identity
-from pool.client.messages import QUEUE
+from pool.clock import wall_s
 
 if TYPE_CHECKING:
     import redis
+
+log = logging.getLogger("warmpool.client")
 
 PUBLISH_TIMEOUT_S = 1.0
 # A blocked read comes back so often, to notice a connection that has died without a word.
@@ -46,6 +49,12 @@ def broken(doing: str, exc: Exception) -> BrokerDown:
     return BrokerDown(f"cannot {doing}: {str(exc) or 'it did not answer in time'}")
 
 
+def host_s() -> float:
+    """A signature then ends by a clock that may be wrong by minutes, and is refused if it is wrong by more."""
+    log.warning("broker_time_unknown cause=%s", "this user may not ask for it; grant it the command TIME")
+    return float(wall_s())
+
+
 class Link:
     """Blocking. Whatever goes wrong is `BrokerDown`."""
 
@@ -57,6 +66,8 @@ class Link:
         self._errors = (redis.RedisError, OSError)
         self._where = redacted(url)
         self._reply_to = identity.reply_to
+        self._queue = identity.queue
+        self._no_right = redis.exceptions.NoPermissionError
 
         def client(timeout_s: float, retries: int) -> redis.Redis:
             made = redis.Redis.from_url(url, retry=Retry(NoBackoff(), retries), **options(identity))
@@ -70,9 +81,19 @@ class Link:
 
     def publish(self, *messages: str) -> None:
         try:
-            self._writer.lpush(QUEUE, *messages)
+            self._writer.lpush(self._queue, *messages)
         except self._errors as exc:
             raise broken(f"publish to {self._where}", exc) from exc
+
+    def time_s(self) -> float:
+        """The broker's clock; this host's, if the broker does not tell this user."""
+        try:
+            seconds, microseconds = self._writer.time()
+        except self._no_right:
+            return host_s()
+        except self._errors as exc:
+            raise broken(f"ask {self._where} for its time", exc) from exc
+        return seconds + microseconds / 1e6
 
     def next_answer(self) -> bytes | None:
         """The next answer; None if none came for a while."""

@@ -18,6 +18,7 @@ QUEUE = "acquire"
 REPR_LIMIT = 1024
 # What a task may have raised because something did not answer it, by name.
 OUTAGES = frozenset({"BackendStoreError", "ConnectionError", "OperationalError", "TimeoutError", "Transient"})
+_NO_MORE: Mapping[str, str] = {}
 _NO_EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
 
@@ -32,15 +33,15 @@ class Message:
     reply_to: str = ""
     queue: str = QUEUE
 
-    def encoded(self, delivery_tag: str) -> str:
-        """What goes on the list. Every sending has a tag of its own, or one acknowledgement would end two of them."""
+    def encoded(self, delivery_tag: str, more: Mapping[str, str] = _NO_MORE) -> str:
+        """What goes on the list, with `more` headers. Every sending has a tag of its own, or one acknowledgement would end two of them."""
         body = json.dumps([[], self.kwargs, _NO_EMBED])
         return json.dumps(
             {
                 "body": base64.b64encode(body.encode()).decode(),
                 "content-encoding": "utf-8",
                 "content-type": "application/json",
-                "headers": self._headers(),
+                "headers": {**self._headers(), **more},
                 "properties": {
                     "correlation_id": self.task_id,
                     "reply_to": self.reply_to,

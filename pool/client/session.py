@@ -15,6 +15,7 @@ from typing import TypeVar
 from pool.client.asking import Ask, GiveUp, Pace, Send, Wait
 from pool.client.calls import Call
 from pool.client.core import Core, log
+from pool.client.credentials import KeySource, Signer
 from pool.client.errors import BrokerDown, PoolClosed
 from pool.client.identity import Identity
 from pool.client.link import Link
@@ -31,7 +32,7 @@ NOTHING_HELD_S = 3600.0
 class Session:
     """Carries out what `Core` decides, with threads."""
 
-    def __init__(self, url: str, identity: Identity) -> None:
+    def __init__(self, url: str, identity: Identity, source: KeySource | None = None) -> None:
         self._sooner = threading.Event()
         self._stop = threading.Event()
         self._clock: Clock = SystemClock()
@@ -39,7 +40,8 @@ class Session:
         self._threads: list[threading.Thread] = []
         self.orphaned = False
         self._starting = threading.Lock()
-        self.core = Core(identity, Pace(), sooner=self._sooner)
+        signer = None if source is None else Signer(source, self._clock)
+        self.core = Core(identity, Pace(), sooner=self._sooner, signer=signer)
 
     def now(self) -> float:
         return self._clock.monotonic()
@@ -62,6 +64,7 @@ class Session:
         if not told:
             return
         try:
+            self._learn_time()
             self._link.publish(*self.core.notes(told))
         except BrokerDown as error:
             log.warning("not_told tasks=%s error=%s", sorted({call.task for call in told}), error)
@@ -95,11 +98,21 @@ class Session:
 
     def _send(self, ask: Ask) -> None:
         try:
+            self._learn_time()
+        except BrokerDown as error:
+            ask.held_up(self.now(), error)
+            return
+        try:
             self._link.publish(self.core.sending(ask))
         except BrokerDown as error:
             ask.unsent(self.now(), error)
         else:
             ask.sent(self.now())
+
+    def _learn_time(self) -> None:
+        signer = self.core.signer
+        if signer is not None and signer.is_due():
+            signer.learn(self._link.time_s())
 
     def _start(self) -> None:
         if self._threads:

@@ -7,7 +7,7 @@ settings come to.
 
 from __future__ import annotations
 
-from pool.config.effective import broker_url, data_dir, database_url, made_data_dir, master_key
+from pool.config.effective import broker_url, data_dir, database_url, keyring, made_data_dir, master_key
 from pool.config.parsing import Report
 from pool.config.reading import check, examine, load, source_name
 
@@ -18,6 +18,7 @@ __all__ = [
     "data_dir",
     "database_url",
     "examine",
+    "keyring",
     "load",
     "made_data_dir",
     "master_key",

@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, urlsplit, urlunsplit
 from pool.config.rules import LEAST_KEY_CHARS
 from pool.errors import PoolError
 from pool.ids import RandomIds
+from pool.keys import Keyring
 from pool.settings import Settings
 
 BROKER_FILE = "run/broker.url"
@@ -66,6 +67,16 @@ def master_key(settings: Settings) -> bytes:
     """The key that all workers' keys derive from; without a setting, the one under data_dir, made by whoever comes first."""
     text = settings.pool.master_key.strip() or _kept_key(made_data_dir(settings) / KEY_FILE)
     return text.encode()
+
+
+def keyring(settings: Settings) -> Keyring:
+    """All master keys that are honoured."""
+    pool = settings.pool
+    return Keyring(
+        current=master_key(settings),
+        previous=pool.master_key_previous.strip().encode() or None,
+        next=pool.master_key_next.strip().encode() or None,
+    )
 
 
 def _kept_key(path: Path) -> str:

@@ -11,7 +11,7 @@ ORGS_AUTO_CREATE = "WARMPOOL_ORGS_AUTO_CREATE"
 # What the pool gives its workers and its own processes, and what tests use: not settings, and no mistakes either.
 _OTHERS = re.compile(
     r"WARMPOOL_(?:CONFIG|WORKER|UID|STATUS_FILE|KEY_FILE|GRACE_S|PORT|ENDPOINT|TOKEN|EPOCH|HOST|PROFILE"
-    r"|CLAIM.*|RUN_.*|TEST_.*)",
+    r"|ORG_KEY|ORG_KEY_FILE|CLAIM.*|RUN_.*|TEST_.*)",
     re.DOTALL,
 )
 # What Kubernetes puts into every pod for a Service whose name begins with "warmpool".

@@ -30,7 +30,7 @@ PROFILE = {name: taker for name, taker in takers(Profile).items() if name != "na
 ORG = takers(OrgDefaults)
 HOMES = {"[pool]": POOL, "[kubernetes]": KUBERNETES, "[profiles.NAME]": PROFILE, "[orgs.NAME]": ORG}
 SECTIONS = ("pool", "kubernetes", "profiles", "orgs")
-SECRETS = frozenset({"master_key"})
+SECRETS = frozenset({"master_key", "master_key_previous", "master_key_next"})
 
 _AT_LINE = re.compile(r" \(at line (\d+), column (\d+)\)$")
 

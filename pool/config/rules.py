@@ -52,6 +52,11 @@ def _master_key(value: str) -> Iterator[Wrong]:
         )
 
 
+def _other_master_key(value: str) -> Iterator[Wrong]:
+    if value and len(value.strip()) < LEAST_KEY_CHARS:
+        yield Wrong(given=value, takes=f"{LEAST_KEY_CHARS} characters or more, or nothing")
+
+
 def _database_url(value: str) -> Iterator[Wrong]:
     if value and not _well_formed(value, _DATABASE_SCHEMES):
         yield Wrong(given=redacted(value), takes=_DATABASE_TAKES)
@@ -123,6 +128,8 @@ RULES: dict[tuple[type, str], Rule] = {
     (PoolSettings, "driver"): _driver,
     (PoolSettings, "data_dir"): _data_dir,
     (PoolSettings, "master_key"): _master_key,
+    (PoolSettings, "master_key_previous"): _other_master_key,
+    (PoolSettings, "master_key_next"): _other_master_key,
     (PoolSettings, "database_url"): _database_url,
     (PoolSettings, "broker_url"): _broker_url,
     (Profile, "image"): _image,

@@ -92,6 +92,7 @@ _DECLARED = (
     _histogram("acquire_phase_seconds", "Where an acquire's time went: claim (the call itself), wait (for a worker), bind (its activation)", LATENCY_S, "phase"),
     _counter("claims_ended", "Claims that ended, by why", "why"),
     _counter("park_failures", "Releases whose worker could not be parked at once"),
+    _counter("requests_unproven", "Requests that were refused because of their signature, by what was wrong with it", "trouble"),
     # Workers.
     _counter("moves", "Moves of workers, by the state they left, the state they went to and the cause", "from", "to", "cause"),
     _histogram("spawn_seconds", "From a slot to its worker being ready", SPAWN_S, "profile"),

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from pool.metrics.catalog import CATALOG, PREFIX, Kind, Metric, Origin
 from pool.metrics.causes import cause
 from pool.periods import PERIODS_S
+from pool.signing import Trouble
 from pool.states import ClaimEnd, Reason, Source, State
 
 # A refusal for want of a worker; waiting is the other way to miss.
@@ -30,6 +31,7 @@ class Metrics:
     acquire_phase_seconds: Histogram
     claims_ended: Counter
     park_failures: Counter
+    requests_unproven: Counter
     moves: Counter
     spawn_seconds: Histogram
     spawn_failures: Counter
@@ -111,6 +113,8 @@ class Metrics:
         for source in Source:
             self.acquire_seconds.labels("granted", str(source))
         self.acquire_seconds.labels("refused", "none")
+        for trouble in Trouble:
+            self.requests_unproven.labels(str(trouble))
 
     def _seed_passes(self) -> None:
         for name in PERIODS_S:

@@ -100,7 +100,7 @@ def _make_slots(run: Run, tx: Tx, after: After, profile: Profile, pods: Pods) ->
         run.did("slots_made", wanted)
         return 0
     granted = orgs.take_slots(tx, min(wanted, run.limit), deps.settings.pool.max_workers)
-    ids = [deps.ids.worker() for _ in range(granted)]
+    ids = [deps.new_worker() for _ in range(granted)]
     why = f"target {seen.target}, {seen.waiters} waiting, {seen.misses} missed, {seen.warm} warm, {seen.spawning} on their way"
     workers.insert_slots(tx, profile, profiles.revision(profile), ids, deps.by(why))
     requests.consume_misses(tx, misses[: max(0, len(misses) - (wanted - granted))])

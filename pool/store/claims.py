@@ -54,26 +54,27 @@ def get_for_update(tx: Tx, claim_id: ClaimId) -> Claim | None:
     return _one(tx.execute(select(C).where(C.c.id == claim_id).with_for_update()).one_or_none())
 
 
-def get_many(tx: Tx, claim_ids: Sequence[ClaimId]) -> dict[ClaimId, Claim]:
-    found = tx.execute(select(C).where(C.c.id.in_(claim_ids)))
+def get_many(tx: Tx, claim_ids: Sequence[ClaimId], org: OrgId | None = None) -> dict[ClaimId, Claim]:
+    """Those that there are, of one org if it is named."""
+    found = tx.execute(select(C).where(C.c.id.in_(claim_ids), *_of(org)))
     return {c.id: c for c in map(rows.claim, found)}
 
 
-def renew(tx: Tx, claim_ids: Sequence[ClaimId]) -> dict[ClaimId, datetime]:
-    """Extend the leases of all that are live, in the order of their ids so that two renewals never deadlock."""
+def renew(tx: Tx, claim_ids: Sequence[ClaimId], org: OrgId | None = None) -> dict[ClaimId, datetime]:
+    """Extend the leases of all that are live, and of one org if it is named, in the order of their ids so that two renewals never deadlock."""
     live = select(C.c.id).where(C.c.id.in_(claim_ids), C.c.ended_at.is_(None), C.c.hot_at.is_not(None))
-    live = live.order_by(C.c.id).with_for_update()
+    live = live.where(*_of(org)).order_by(C.c.id).with_for_update()
     ids = [i for (i,) in tx.execute(live)]
     statement = update(C).where(C.c.id.in_(ids)).values(lease_expires_at=plus(now(), C.c.lease_s))
     found = tx.execute(statement.returning(C.c.id, C.c.lease_expires_at)) if ids else ()
     return {ClaimId(r[0]): r[1] for r in found}
 
 
-def ask_release(tx: Tx, claim_id: ClaimId, condition: str) -> bool:
+def ask_release(tx: Tx, claim_id: ClaimId, condition: str, org: OrgId | None = None) -> bool:
     """Keep the wish to release, when the release itself could not be carried out."""
     statement = (
         update(C)
-        .where(C.c.id == claim_id, C.c.ended_at.is_(None), C.c.release_asked_at.is_(None))
+        .where(C.c.id == claim_id, C.c.ended_at.is_(None), C.c.release_asked_at.is_(None), *_of(org))
         .values(release_asked_at=now(), release_condition=condition)
     )
     return tx.execute(statement).rowcount == 1
@@ -104,6 +105,10 @@ def live_of(tx: Tx, org_id: OrgId) -> list[Claim]:
 def _expired() -> tuple[Any, ...]:
     lane_open_since = select(P.c.lane_open_since).scalar_subquery()
     return C.c.lease_expires_at < now(), plus(lane_open_since, C.c.lease_s) < now()
+
+
+def _of(org: OrgId | None) -> tuple[Any, ...]:
+    return () if org is None else (C.c.org == org,)
 
 
 def _one(row: Any) -> Claim | None:

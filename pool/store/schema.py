@@ -286,6 +286,16 @@ targets = Table(
     CheckConstraint("warm_target >= 0", name="target_not_negative"),
 )
 
+# Which keys of an org are honoured; one that is not here has its first.
+org_keys = Table(
+    "org_keys",
+    metadata,
+    Column("org", Text, primary_key=True),
+    Column("version", Integer, nullable=False),
+    Column("older_until", Instant),
+    Column("changed_at", Instant, nullable=False),
+)
+
 # What was done to the pool and is no move of a worker: by operators, and by sweeps to pods without a row.
 deeds = Table(
     "deeds",

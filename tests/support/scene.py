@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, Protocol, Self, TypeVar
 
 from pool.drivers.port import Driver, Gone, Listing, Pod
+from pool.keys import Keyring
 from pool.settings import Profile
 from pool.states import State
 from pool.store import Store, journal
@@ -101,7 +102,7 @@ class Scene(Stage[FollowedDriver]):
         self._profiles: dict[str, Profile] = {}
         self.ground = ground
         super().__init__(store, FollowedDriver(ground.driver_of(self._profiles)))
-        self.deps = replace(self.deps, master_key=MASTER_KEY)
+        self.deps = replace(self.deps, keys=Keyring(current=MASTER_KEY))
         self.configure()
 
     def configure(self, **changes: Any) -> None:

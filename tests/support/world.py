@@ -19,6 +19,7 @@ from pool.deps import Deps
 from pool.drivers.port import Driver, Gone, Pod
 from pool.errors import Transient
 from pool.ids import ClaimId, OrgId, ProfileName, RequestPk, WorkerId
+from pool.keys import Keyring
 from pool.locks import Lease
 from pool.metrics import Metrics
 from pool.passes import PASSES
@@ -123,7 +124,7 @@ class Stage(Generic[D]):
             ids=CountingIds(),
             metrics=Metrics(),
             settings=settings or Settings(),
-            master_key=b"k" * 32,
+            keys=Keyring(current=b"k" * 32),
             who="test",
             started_at=store.now(),
             make_driver=lambda: self.driver,

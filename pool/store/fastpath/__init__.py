@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from pool.contract import Acquire, Release
+from pool.contract import Acquire, Release, Renew
 from pool.ids import ClaimId, OrgId, ProfileName, RequestPk, WorkerId
 from pool.records import ReplyTo
 from pool.states import ClaimEnd, Condition, Source
@@ -28,6 +28,7 @@ __all__ = [
     "Released",
     "Renewed",
     "Served",
+    "key",
     "serve",
 ]
 
@@ -78,7 +79,7 @@ class Batch:
     keeping: Keeping
     acquires: Sequence[Fresh] = ()
     releases: Sequence[Release] = ()
-    renewals: Sequence[ClaimId] = ()
+    renewals: Sequence[Renew] = ()
 
     def as_json(self) -> str:
         asked: dict[str, Any] = {"who": self.who}
@@ -86,11 +87,15 @@ class Batch:
             asked["acquire"] = [fresh.as_json(n) for n, fresh in enumerate(self.acquires)]
         if self.releases:
             # One end for each claim, the first that asks for it.
-            ends = {r.claim_id: _WHY[r.condition] for r in reversed(self.releases)}
-            asked["release"] = [{"id": claim_id, "why": why} for claim_id, why in ends.items()]
+            ends = {key(r.claim_id, r.org): r for r in reversed(self.releases)}
+            asked["release"] = [
+                {"id": r.claim_id, "why": _WHY[r.condition], **_shown(r.claim_id, r.org)}
+                for r in ends.values()
+            ]
             asked |= {"ttls": dict(self.keeping.ttls_s), "most_ttl_s": self.keeping.most_s}
         if self.renewals:
-            asked["renew"] = list(dict.fromkeys(self.renewals))
+            claims = {key(c, r.org): (c, r.org) for r in self.renewals for c in r.claim_ids}
+            asked["renew"] = [c if org is None else {"id": c, **_shown(c, org)} for c, org in claims.values()]
         return json.dumps(asked)
 
 
@@ -119,20 +124,29 @@ class Released:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renewed:
-    """Leases that go on, claims that are gone and why, and those of the former whose workers must leave."""
+    """Leases that go on, claims that are gone and why, and those of the former whose workers must leave; each by its `key`."""
 
-    until: Mapping[ClaimId, datetime] = field(default_factory=dict)
-    gone: Mapping[ClaimId, str] = field(default_factory=dict)
-    leaving: Mapping[ClaimId, str] = field(default_factory=dict)
+    until: Mapping[str, datetime] = field(default_factory=dict)
+    gone: Mapping[str, str] = field(default_factory=dict)
+    leaving: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What was decided: acquires by their place in the batch, releases by their claim. What is not here, the general path decides."""
+    """What was decided: acquires by their place in the batch, releases by their `key`. What is not here, the general path decides."""
 
     acquires: Mapping[int, Claimed] = field(default_factory=dict)
-    releases: Mapping[ClaimId, Released] = field(default_factory=dict)
+    releases: Mapping[str, Released] = field(default_factory=dict)
     renewals: Renewed = field(default_factory=Renewed)
+
+
+def key(claim_id: ClaimId, org: OrgId | None) -> str:
+    """What an answer about a claim is found by. Two orgs may name one claim in one batch; it is the claim of one of them at most."""
+    return claim_id if org is None else f"{org}|{claim_id}"
+
+
+def _shown(claim_id: ClaimId, org: OrgId | None) -> dict[str, str]:
+    return {} if org is None else {"org": org, "key": key(claim_id, org)}
 
 
 _WHY = {Condition.CLEAN: str(ClaimEnd.RELEASED), Condition.TAINTED: str(ClaimEnd.TAINTED)}
@@ -148,7 +162,7 @@ def serve(where: Asks, batch: Batch) -> Served:
     """Decide what can be decided at once."""
     found = json.loads(where.ask(_CALL, batch.as_json()))
     claimed = {n: _claimed(batch.acquires[n].claim_id, *rest) for n, *rest in found["acquire"]}
-    released = {ClaimId(c): _released(*rest) for c, *rest in found["release"]}
+    released = {str(c): _released(*rest) for c, *rest in found["release"]}
     renewals = _renewed(**found["renew"]) if found["renew"] else Renewed()
     return Served(acquires=claimed, releases=released, renewals=renewals)
 
@@ -175,9 +189,9 @@ def _released(outcome: str, *freed: Any) -> Released:
 
 def _renewed(renewed: list[list[Any]], gone: list[list[str]]) -> Renewed:
     return Renewed(
-        until={ClaimId(c): _instant(at) for c, at, _ in renewed},
-        gone={ClaimId(c): why for c, why in gone},
-        leaving={ClaimId(c): why for c, _, why in renewed if why is not None},
+        until={c: _instant(at) for c, at, _ in renewed},
+        gone={c: why for c, why in gone},  # noqa: C416 - pairs come as lists
+        leaving={c: why for c, _, why in renewed if why is not None},
     )
 
 

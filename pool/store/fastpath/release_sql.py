@@ -2,7 +2,7 @@
 
 It serves the common case only: a hot worker of a live claim, whose profile nobody waits for and whose build is the one wanted. The
 worker is parked, or drains if it may not be kept. What is not such a case it leaves out of its answer, with nothing written. It waits
-for no lock, the advisory ones included. The moves are those of `pool.holding.end`; one contract suite runs over both.
+for no lock, the advisory ones included. Answers bear the key that was given with the claim, else its id. The moves are those of `pool.holding.end`; one contract suite runs over both.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 from pool.store.fastpath.claim_sql import PLANNED_ONCE
 from pool.store.sql import PG_NOW
 
-_ASKED = "jsonb_to_recordset(p_asked) AS a(id text, why text)"
+_ASKED = "jsonb_to_recordset(p_asked) AS a(id text, why text, org text, key text)"
+# A caller that has shown whose it is reaches the claims of its org and no others.
+_OF = "a.id = c.id AND (a.org IS NULL OR a.org = c.org)"
 
 FUNCTION = f"""CREATE FUNCTION warmpool_release(p_asked jsonb, p_ttls jsonb, p_most_ttl_s integer, p_who text) RETURNS jsonb
 LANGUAGE plpgsql {PLANNED_ONCE} AS $$
@@ -23,18 +25,18 @@ DECLARE
   answers jsonb;
   t timestamptz;
 BEGIN
-  SELECT coalesce(jsonb_agg(jsonb_build_array(a.id, CASE WHEN c.id IS NULL THEN 'unknown_claim' ELSE 'already_released' END)), '[]')
-    INTO answers FROM {_ASKED} LEFT JOIN claims c ON c.id = a.id WHERE c.id IS NULL OR c.ended_at IS NOT NULL;
+  SELECT coalesce(jsonb_agg(jsonb_build_array(coalesce(a.key, a.id), CASE WHEN c.id IS NULL THEN 'unknown_claim' ELSE 'already_released' END)), '[]')
+    INTO answers FROM {_ASKED} LEFT JOIN claims c ON {_OF} WHERE c.id IS NULL OR c.ended_at IS NOT NULL;
 
   -- Each lock in a statement of its own: what is read after it is not older than it.
-  FOR g IN SELECT DISTINCT c.profile FROM claims c JOIN {_ASKED} ON a.id = c.id WHERE c.ended_at IS NULL LOOP
+  FOR g IN SELECT DISTINCT c.profile FROM claims c JOIN {_ASKED} ON {_OF} WHERE c.ended_at IS NULL LOOP
     CONTINUE WHEN NOT pg_try_advisory_xact_lock_shared(hashtextextended(g.profile, 7));
     IF NOT EXISTS (SELECT 1 FROM requests r WHERE r.profile = g.profile AND r.state = 'waiting') THEN
       clear := clear || g.profile;
     END IF;
   END LOOP;
   IF cardinality(clear) = 0 THEN RETURN answers; END IF;
-  FOR g IN SELECT c.org, bool_or(c.counted) AS counted FROM claims c JOIN {_ASKED} ON a.id = c.id
+  FOR g IN SELECT c.org, bool_or(c.counted) AS counted FROM claims c JOIN {_ASKED} ON {_OF}
       WHERE c.ended_at IS NULL GROUP BY c.org LOOP
     IF g.counted OR EXISTS (SELECT 1 FROM orgs WHERE id = g.org AND (hot_idle_floor > 0 OR hot_idle_cap > 0)) THEN
       CONTINUE WHEN g.counted AND NOT pg_try_advisory_xact_lock_shared(hashtextextended(g.org, 9));
@@ -46,7 +48,7 @@ BEGIN
   END LOOP;
 
   SELECT array_agg(s.id) INTO ids FROM (
-    SELECT c.id FROM {_ASKED} JOIN claims c ON c.id = a.id JOIN workers w ON w.id = c.worker_id AND w.claim_id = c.id
+    SELECT c.id FROM {_ASKED} JOIN claims c ON {_OF} JOIN workers w ON w.id = c.worker_id AND w.claim_id = c.id
         JOIN requests r ON r.pk = c.request_pk AND r.claim_id = c.id AND r.state = 'granted'
       WHERE c.ended_at IS NULL AND c.hot_at IS NOT NULL AND NOT c.abandoned AND w.state = 'hot'
         AND c.profile = ANY(clear) AND (c.org = ANY(locked) OR (c.org = ANY(free) AND NOT c.counted))
@@ -58,8 +60,8 @@ BEGIN
   UPDATE requests r SET state = 'spent' FROM claims c WHERE c.id = ANY(ids) AND r.pk = c.request_pk;
   -- A worker is kept for the time that the call, else its org, else its profile says.
   WITH ended AS (
-    UPDATE claims c SET ended_at = t, ended_why = a.why FROM {_ASKED} WHERE a.id = c.id AND c.id = ANY(ids)
-      RETURNING c.id, c.worker_id, c.org, c.profile, c.counted, c.ttl_s, c.ended_why),
+    UPDATE claims c SET ended_at = t, ended_why = a.why FROM {_ASKED} WHERE {_OF} AND c.id = ANY(ids)
+      RETURNING coalesce(a.key, a.id) AS key, c.worker_id, c.org, c.profile, c.counted, c.ttl_s, c.ended_why),
   judged AS MATERIALIZED (
     SELECT e.*, e.org = ANY(locked) AND (o.hot_idle_floor > 0 OR o.hot_idle_cap > 0) AS counts_parked,
         CASE WHEN o.id IS NULL OR e.ended_why <> 'released' OR w.leaving_since IS NOT NULL OR NOT p_ttls ? e.profile THEN 0
@@ -76,7 +78,7 @@ BEGIN
         hot_idle_until = CASE WHEN j.keep_s > 0 THEN t + make_interval(secs => j.keep_s) END,
         parked_counted = j.keep_s > 0 AND j.counts_parked, moved_by = p_who, moved_why = j.ended_why
       FROM judged j WHERE w.id = j.worker_id)
-  SELECT answers || jsonb_agg(jsonb_build_array(j.id, 'released', j.worker_id, j.profile, j.keep_s > 0,
+  SELECT answers || jsonb_agg(jsonb_build_array(j.key, 'released', j.worker_id, j.profile, j.keep_s > 0,
       CASE WHEN j.counted THEN j.org END)) INTO answers FROM judged j;
   RETURN answers;
 END $$"""

@@ -1,0 +1,83 @@
+"""What a client shows for itself: its org's key, and signatures made with it.
+
+The key is given, or taken from WARMPOOL_ORG_KEY or from the file that WARMPOOL_ORG_KEY_FILE names. A file is read again now and then, so that a
+key that was changed there (a mounted Secret) is used without a restart. Signatures end at a time of the broker's clock, which the client asks
+for: how wrong this host's clock is does not matter.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from pool.client.messages import Message
+from pool.clock import Clock
+from pool.errors import InvalidInput, PoolError
+from pool.ids import RandomIds
+from pool.signing import HEADER, VALID_S, Asked, OrgKey, sign
+
+log = logging.getLogger("warmpool.client")
+
+KEY_VARIABLE = "WARMPOOL_ORG_KEY"
+FILE_VARIABLE = "WARMPOOL_ORG_KEY_FILE"
+# So often the broker's time is asked for, and the key's file read.
+LEARN_EVERY_S = 60.0
+
+KeySource = Callable[[], OrgKey]
+
+
+def key_source(given: str | None) -> KeySource | None:
+    """Where the key comes from; None: requests are not signed."""
+    text = given or os.environ.get(KEY_VARIABLE)
+    if text:
+        key = OrgKey.parse(text)
+        return lambda: key
+    if path := os.environ.get(FILE_VARIABLE):
+        return lambda: _kept_in(Path(path))
+    return None
+
+
+class Signer:
+    """Signs each sending anew: what is sent again is another message to the pool."""
+
+    def __init__(self, source: KeySource, clock: Clock) -> None:
+        self._source = source
+        self._clock = clock
+        self._ids = RandomIds()
+        self._key = source()
+        self._learnt_at: float | None = None
+        self._ahead_s = 0.0
+
+    def is_due(self) -> bool:
+        """Whether the broker's time is to be asked for."""
+        return self._learnt_at is None or self._clock.monotonic() - self._learnt_at > LEARN_EVERY_S
+
+    def learn(self, broker_s: float) -> None:
+        """What the broker's clock says now."""
+        self._learnt_at = self._clock.monotonic()
+        self._ahead_s = broker_s - self._learnt_at
+        try:
+            self._key = self._source()
+        except PoolError as exc:
+            log.warning("org_key_not_read error=%s", exc)
+
+    def headers(self, message: Message) -> dict[str, str]:
+        """What goes with this sending."""
+        asked = Asked(
+            task=message.task,
+            task_id=message.task_id,
+            address=message.reply_to,
+            args=(),
+            kwargs=message.kwargs,
+        )
+        expires_s = int(self._clock.monotonic() + self._ahead_s) + VALID_S
+        return {HEADER: sign(self._key, asked, expires_s=expires_s, nonce=self._ids.token())}
+
+
+def _kept_in(path: Path) -> OrgKey:
+    try:
+        return OrgKey.parse(path.read_text(encoding="ascii"))
+    except (OSError, ValueError) as exc:
+        raise InvalidInput(FILE_VARIABLE, f"names a file that can not be read: {exc}") from exc

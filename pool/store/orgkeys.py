@@ -1,0 +1,53 @@
+"""Which version of its key an org has, and until when the one before it is honoured. No key is stored: they derive from the master key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import func, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from pool.ids import OrgId
+from pool.signing import FIRST_VERSION
+from pool.store.engine import Tx
+from pool.store.schema import org_keys as K
+from pool.store.sql import now, plus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Versions:
+    """What an org may sign with."""
+
+    newest: int = FIRST_VERSION
+    older_too: bool = False
+
+    def honours(self, version: int) -> bool:
+        return version == self.newest or (self.older_too and version == self.newest - 1)
+
+
+def every(tx: Tx) -> Mapping[OrgId, Versions]:
+    """Of the orgs whose key was ever changed, by the database's clock."""
+    older = func.coalesce(K.c.older_until > now(), False).label("older")
+    return {
+        OrgId(r.org): Versions(newest=r.version, older_too=bool(r.older))
+        for r in tx.execute(select(K.c.org, K.c.version, older))
+    }
+
+
+def newest(tx: Tx, org: OrgId) -> int:
+    """The version that an org is to have."""
+    found = tx.execute(select(K.c.version).where(K.c.org == org)).scalar_one_or_none()
+    return FIRST_VERSION if found is None else int(found)
+
+
+def change(tx: Tx, org: OrgId, *, overlap_s: float) -> int:
+    """A new version; the one before it is honoured for so long, and any older one no more. 0: not at all."""
+    dialect = postgresql if tx.dialect.name == "postgresql" else sqlite
+    until = plus(now(), float(overlap_s)) if overlap_s > 0 else None
+    made = dialect.insert(K).values(org=org, version=FIRST_VERSION + 1, older_until=until, changed_at=now())
+    changed = made.on_conflict_do_update(
+        index_elements=[K.c.org],
+        set_={"version": K.c.version + 1, "older_until": until, "changed_at": now()},
+    )
+    return int(tx.execute(changed.returning(K.c.version)).scalar_one())

@@ -1,0 +1,63 @@
+"""The master key changes while the pool runs: what was made under the old one stays good until it is taken away."""
+
+from __future__ import annotations
+
+import pytest
+
+from pool import tokens
+from pool.errors import Transient
+from pool.ids import RandomIds, WorkerId
+from pool.keys import Keyring
+
+OLD, NEW = b"old" * 16, b"new" * 16
+BEFORE = Keyring(current=OLD)
+ANNOUNCED = Keyring(current=OLD, next=NEW)
+CHANGED = Keyring(current=NEW, previous=OLD)
+AFTER = Keyring(current=NEW)
+
+
+def a_worker(keys: Keyring) -> WorkerId:
+    return keys.marked(RandomIds().worker())
+
+
+def test_a_worker_has_one_key_all_its_life_whoever_derives_it() -> None:
+    old = a_worker(BEFORE)
+    assert {k.worker_key(old) for k in (BEFORE, ANNOUNCED, CHANGED)} == {tokens.worker_key(OLD, old)}
+    new = a_worker(CHANGED)
+    assert {k.worker_key(new) for k in (ANNOUNCED, CHANGED, AFTER)} == {tokens.worker_key(NEW, new)}
+
+
+def test_whoever_lacks_the_key_says_so_and_gives_no_wrong_token() -> None:
+    for keys, worker in ((BEFORE, a_worker(CHANGED)), (AFTER, a_worker(BEFORE))):
+        assert not keys.knows(worker)
+        with pytest.raises(Transient, match="master key"):
+            keys.worker_key(worker)
+
+
+def test_a_worker_older_than_marks_was_made_under_the_oldest_key() -> None:
+    for worker in map(WorkerId, ("w-6f6tkyn22157ynwjwrfm", "w-later-000001")):
+        assert BEFORE.worker_key(worker) == ANNOUNCED.worker_key(worker) == CHANGED.worker_key(worker)
+        assert CHANGED.worker_key(worker) == tokens.worker_key(OLD, worker)
+
+
+def test_what_is_not_made_under_the_key_in_use_is_known() -> None:
+    assert CHANGED.is_current(a_worker(CHANGED))
+    assert not CHANGED.is_current(a_worker(BEFORE))
+    assert not AFTER.is_current(a_worker(BEFORE))
+
+
+def test_an_orgs_key_is_honoured_under_every_master_and_given_under_the_one_in_use() -> None:
+    old, new = (k.org_key("acme", 1, own_queue=False).secret for k in (BEFORE, AFTER))
+    assert old != new
+    assert BEFORE.org_secrets("acme", 1) == [old]
+    assert set(ANNOUNCED.org_secrets("acme", 1)) == set(CHANGED.org_secrets("acme", 1)) == {old, new}
+    assert CHANGED.org_key("acme", 1, own_queue=False).secret == new
+    assert AFTER.org_secrets("acme", 1) == [new]
+    assert ANNOUNCED.org_key("acme", 1, own_queue=False).secret == old
+
+
+def test_keys_and_marks_say_nothing_of_the_master_key() -> None:
+    assert OLD.hex() not in a_worker(BEFORE)
+    assert "old" not in repr(BEFORE)
+    assert a_worker(BEFORE)[-6:] != a_worker(AFTER)[-6:]
+    assert len(a_worker(BEFORE)) <= 63

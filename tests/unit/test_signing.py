@@ -1,0 +1,191 @@
+"""Signatures: each thing that is signed counts, only the right key matches, and time is one clock's."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pool import signing
+from pool.client.credentials import KEY_VARIABLE, LEARN_EVERY_S, Signer, key_source
+from pool.client.messages import Message
+from pool.errors import InvalidInput
+from pool.signing import HEADER, VALID_S, Asked, OrgKey, Proof, Trouble, trouble_with
+
+MASTER = b"m" * 32
+KEY = signing.org_key(MASTER, "acme", 1)
+NONCE = "0123456789abcdef0123456789abcdef"
+ASKED = Asked(
+    task="pool.acquire",
+    task_id="t-1",
+    address="warmpool.reply.x",
+    args=[],
+    kwargs={"org": "acme", "wait_s": 1.5, "profile": "ä"},
+)
+NOW_S = 1_000.0
+
+
+def proof(asked: Asked = ASKED, key: OrgKey = KEY, expires_s: int = 1_300) -> Proof:
+    made = Proof.parse(signing.sign(key, asked, expires_s=expires_s, nonce=NONCE))
+    assert made is not None
+    return made
+
+
+def judged(shown: Proof, asked: Asked = ASKED, *, now_s: float = NOW_S) -> Trouble | None:
+    return trouble_with(shown, asked, [KEY.secret], now_s=now_s, limit_s=900)
+
+
+def test_what_was_signed_is_believed_also_after_it_went_over_the_wire() -> None:
+    assert judged(proof()) is None
+    arrived = replace(ASKED, args=json.loads("[]"), kwargs=json.loads(json.dumps(dict(ASKED.kwargs))))
+    assert judged(proof(), arrived) is None
+    assert judged(proof(replace(ASKED, args=("acme", ["c"]))), replace(ASKED, args=["acme", ["c"]])) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"task": "pool.cancel"},
+        {"task_id": "t-2"},
+        {"address": "warmpool.reply.y"},
+        {"address": ""},
+        {"args": ["acme"]},
+        {"kwargs": {"org": "bolt", "wait_s": 1.5, "profile": "ä"}},
+        {"kwargs": {}},
+    ],
+)
+def test_nothing_of_it_can_be_changed(change: dict[str, Any]) -> None:
+    assert judged(proof(), replace(ASKED, **change)) is Trouble.MISMATCH
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"org": "bolt"}, {"version": 2}, {"expires_s": 1_301}, {"nonce": NONCE[::-1]}, {"mac": "0" * 64}],
+)
+def test_nothing_that_it_shows_can_be_changed(change: dict[str, Any]) -> None:
+    assert judged(replace(proof(), **change)) is Trouble.MISMATCH
+
+
+def test_another_orgs_key_another_version_and_another_master_do_not_match() -> None:
+    for key in (
+        replace(signing.org_key(MASTER, "bolt", 1), org="acme"),
+        replace(signing.org_key(MASTER, "acme", 2), version=1),
+        signing.org_key(b"n" * 32, "acme", 1),
+    ):
+        assert judged(proof(key=key)) is Trouble.MISMATCH
+    assert trouble_with(proof(), ASKED, [], now_s=NOW_S, limit_s=900) is Trouble.UNKNOWN_KEY
+    both = ["0" * 64, KEY.secret]
+    assert trouble_with(proof(), ASKED, both, now_s=NOW_S, limit_s=900) is None
+
+
+def test_it_ends_and_can_not_be_made_to_last() -> None:
+    assert judged(proof(expires_s=1_000)) is Trouble.EXPIRED
+    assert judged(proof(expires_s=1_001)) is None
+    assert judged(proof(expires_s=1_900)) is None
+    assert judged(proof(expires_s=1_901)) is Trouble.AHEAD
+
+
+def test_arguments_that_can_not_be_signed_match_nothing() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert judged(proof(), replace(ASKED, args=deep)) is Trouble.MISMATCH
+
+
+@pytest.mark.parametrize(
+    "header",
+    [None, 1, "", "1:acme:1:1300", f"1:acme:0:1300:{NONCE}:{'0' * 64}", f"1:a b:1:1300:{NONCE}:{'0' * 64}",
+     f"1:acme:1:1300:{NONCE}:{'0' * 64}\n", f"2:acme:1:1300:{NONCE}:{'0' * 64}", f"1:acme:1:1300:short:{'0' * 64}",
+     f"1:acme:1:1300:*{NONCE}:{'0' * 64}"],
+)  # fmt: skip
+def test_what_is_no_signature_is_not_read(header: object) -> None:
+    assert Proof.parse(header) is None
+
+
+def test_a_key_reads_as_it_was_printed_and_shows_no_secret() -> None:
+    for key in (KEY, replace(KEY, own_queue=True)):
+        assert OrgKey.parse(f"{key.text}\n") == key
+        assert key.secret not in repr(key)
+    for text in ("", "wpk1:acme:1:00", KEY.text.upper(), KEY.text.replace("acme", "a b"), f"{KEY.text}:all"):
+        with pytest.raises(InvalidInput, match="org_key"):
+            OrgKey.parse(text)
+
+
+def test_no_orgs_names_are_the_beginning_of_anothers() -> None:
+    orgs = ["a", "a.b", "a-b", "a_b", "ab", "a."]
+    for one in orgs:
+        for other in set(orgs) - {one}:
+            assert not signing.reply_prefix_of(other).startswith(signing.reply_prefix_of(one))
+            assert not signing.task_prefix_of(other).startswith(signing.task_prefix_of(one))
+            assert signing.queue_of(other) != signing.queue_of(one)
+    assert signing.queue_of("general") != "acquire.general"
+
+
+class ClockAt:
+    """This host's monotonic clock, where a test wants it."""
+
+    def __init__(self) -> None:
+        self.at = 50.0
+
+    def monotonic(self) -> float:
+        return self.at
+
+    def wait(self, stop: Any, seconds: float) -> bool:
+        raise NotImplementedError
+
+
+MESSAGE = Message(task="pool.renew", kwargs={"claim_ids": ["c"]}, task_id="t", origin="o", reply_to="r")
+
+
+def shown(signer: Signer) -> Proof:
+    made = Proof.parse(signer.headers(MESSAGE)[HEADER])
+    assert made is not None
+    return made
+
+
+def test_every_sending_is_signed_anew_by_the_brokers_clock() -> None:
+    clock = ClockAt()
+    signer = Signer(lambda: KEY, clock)
+    assert signer.is_due()
+    signer.learn(1_000_000.0)
+    clock.at += 7
+    one, other = shown(signer), shown(signer)
+    assert one.expires_s == 1_000_007 + VALID_S
+    assert one.nonce != other.nonce
+    assert not signer.is_due()
+    clock.at += LEARN_EVERY_S
+    assert signer.is_due()
+
+
+def test_a_key_that_was_changed_in_its_file_is_used_without_a_restart(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "key"
+    file.write_text(KEY.text + "\n")
+    monkeypatch.setenv("WARMPOOL_ORG_KEY_FILE", str(file))
+    source = key_source(None)
+    assert source is not None
+    signer = Signer(source, ClockAt())
+    signer.learn(1.0)
+    assert shown(signer).version == 1
+    file.write_text(signing.org_key(MASTER, "acme", 2).text)
+    signer.learn(2.0)
+    assert shown(signer).version == 2
+    file.write_text("half a ke")
+    signer.learn(3.0)
+    assert shown(signer).version == 2
+
+
+def test_a_given_key_comes_before_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert key_source(None) is None
+    monkeypatch.setenv(KEY_VARIABLE, KEY.text)
+    other = signing.org_key(MASTER, "bolt", 1)
+    given, environments = key_source(other.text), key_source(None)
+    assert given is not None
+    assert environments is not None
+    assert (given(), environments()) == (other, KEY)
+    monkeypatch.setenv(KEY_VARIABLE, "nonsense")
+    with pytest.raises(InvalidInput, match="org_key"):
+        key_source(None)
