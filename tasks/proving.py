@@ -36,15 +36,16 @@ _MOST_DEEDS = 5
 _SHOWN = 80
 
 _SENTENCES = {
-    Trouble.UNSIGNED: f"is missing: this pool takes signed requests only (header {signing.HEADER})",
-    Trouble.MALFORMED: "is not of the form that this pool reads",
-    Trouble.UNKNOWN_KEY: "is by a key that is not honoured, or no longer; `warmpool org key` prints the one that is",
-    Trouble.MISMATCH: "does not match this task, id, org, arguments and reply address",
-    Trouble.EXPIRED: "has expired by the broker's clock; sign anew",
-    Trouble.AHEAD: "is valid for longer than this pool allows",
-    Trouble.REPLAYED: "was used before; sign anew for every sending",
-    Trouble.FOLLOWED: "or none: callbacks, chains and chords are not carried out here",
-    Trouble.FOREIGN_ADDRESS: "is good, but the answer would not go to this org's own keys",
+    Trouble.UNSIGNED: f"signature is missing: this pool takes signed requests only (header {signing.HEADER})",
+    Trouble.MALFORMED: "signature is not of the form that this pool reads",
+    Trouble.UNKNOWN_KEY: "signature is by a key that is not honoured, or no longer; `warmpool org key` prints the one that is",
+    Trouble.MISMATCH: "signature does not match this task, id, org, arguments and reply address",
+    Trouble.EXPIRED: "signature has expired by the broker's clock; sign anew",
+    Trouble.AHEAD: "signature is valid for longer than this pool allows",
+    Trouble.REPLAYED: "signature was used before; sign anew for every sending",
+    Trouble.FOREIGN_ORG: "org must be the one whose key signed this",
+    Trouble.FOREIGN_ADDRESS: "signature is good, but the answer would not go to this org's own keys",
+    Trouble.FOLLOWED: "callbacks, chains and chords are not carried out here: they would be sent with the pool's own rights",
 }
 
 
@@ -131,7 +132,7 @@ class Prover:
     ) -> Unproven:
         return Unproven(
             trouble=trouble,
-            detail=f"signature {_SENTENCES.get(trouble, 'is of another org')}",
+            detail=_SENTENCES[trouble],
             org=org,
             task=asked.task,
             origin=str(headers.get("origin"))[:_SHOWN],

@@ -7,7 +7,15 @@ settings come to.
 
 from __future__ import annotations
 
-from pool.config.effective import broker_url, data_dir, database_url, keyring, made_data_dir, master_key
+from pool.config.effective import (
+    broker_url,
+    data_dir,
+    database_url,
+    has_master_key,
+    keyring,
+    made_data_dir,
+    master_key,
+)
 from pool.config.parsing import Report
 from pool.config.reading import check, examine, load, source_name
 
@@ -18,6 +26,7 @@ __all__ = [
     "data_dir",
     "database_url",
     "examine",
+    "has_master_key",
     "keyring",
     "load",
     "made_data_dir",

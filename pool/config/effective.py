@@ -69,6 +69,11 @@ def master_key(settings: Settings) -> bytes:
     return text.encode()
 
 
+def has_master_key(settings: Settings) -> bool:
+    """Whether there is one without making it."""
+    return bool(settings.pool.master_key.strip()) or (data_dir(settings) / KEY_FILE).is_file()
+
+
 def keyring(settings: Settings) -> Keyring:
     """All master keys that are honoured."""
     pool = settings.pool

@@ -29,6 +29,7 @@ CHECKS: list[Check] = [
     table.worries,
     table.counters,
     table.strangers,
+    table.old_keys,
 ]
 
 # What others need: once one of these is bad, what can not be checked for it is not told as bad again.

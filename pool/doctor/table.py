@@ -1,13 +1,14 @@
-"""What the table tells: the same worries that `status` has, each with what to do about it; counters; rows of profiles that are gone."""
+"""What the table tells: the same worries that `status` has, each with what to do about it; counters; rows of profiles that are gone, and
+of master keys that are."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pool import reporting
+from pool import config, reporting
 from pool.doctor.finding import Finding, Level, Patient, ok
-from pool.states import CLAIMED
-from pool.store import looking, orgs
+from pool.states import CLAIMED, LIVE
+from pool.store import looking, orgs, workers
 from pool.store.looking import Wanted
 
 # What to do, by the first word of a worry's id.
@@ -73,3 +74,29 @@ def strangers(patient: Patient) -> Iterator[Finding]:
             evidence=f"{len(those)} workers of profile {profile} live, {busy} of them in use, and it is not configured here",
             fix="taken out on purpose: those not in use leave after a minute, the others when they are released (see warmpool passes: reconcile_warm); otherwise put it back",
         )  # fmt: skip
+
+
+def old_keys(patient: Patient) -> Iterator[Finding]:
+    """Live workers that were made under another master key than the one in use."""
+    if not config.has_master_key(patient.settings):
+        return
+    keys = config.keyring(patient.settings)
+    with patient.store.read() as tx:
+        old = [w.id for w in workers.live(tx, states=LIVE) if not keys.is_current(w.id)]
+    unknown = [i for i in old if not keys.knows(i)]
+    if unknown:
+        yield Finding(
+            id="unknown_master_key",
+            level=Level.BAD,
+            evidence=f"{len(unknown)} live workers were made under a master key that is not given, {unknown[0]} among them",
+            fix="give it as master_key_previous, or drain them",
+        )
+    if len(old) > len(unknown):
+        yield Finding(
+            id="old_master_key",
+            level=Level.WARN,
+            evidence=f"{len(old) - len(unknown)} live workers were made under another master key than the one in use",
+            fix="keep master_key_previous until they have gone; warmpool drain worker NAME makes one go",
+        )
+    if not old:
+        yield ok("master_key", "every live worker was made under the master key in use")

@@ -1,0 +1,120 @@
+"""Requests as somebody would forge them: messages made by hand, each part of which a test may change, and what came of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import redis
+from sqlalchemy import func, select
+
+from pool import signing
+from pool.client.messages import Message
+from pool.ids import RandomIds, new_task_id
+from pool.signing import HEADER, Asked, OrgKey
+from pool.store import deeds, schema
+from pool.store.deeds import Deed
+from tests.support.system import System
+from tests.support.waiting import eventually
+
+MASTER_KEY = "a master key that only tests know"
+WITHIN_S = 20.0
+
+
+def key_of(org: str, version: int = 1, *, master: str = MASTER_KEY, own_queue: bool = False) -> OrgKey:
+    return signing.org_key(master.encode(), org, version, own_queue=own_queue)
+
+
+class Caller:
+    """Somebody who can push to the queue and read one reply list."""
+
+    def __init__(self, system: System, name: str = "test") -> None:
+        self.system = system
+        self.redis = redis.Redis.from_url(system.redis.url)
+        self.address = f"{signing.REPLY_PREFIX}{name}.{RandomIds().token()}"
+
+    def now_s(self) -> float:
+        return float(self.redis.time()[0])
+
+    def message(self, task: str, kwargs: Mapping[str, Any], *, reply_to: str | None = None) -> Message:
+        address = self.address if reply_to is None else reply_to
+        return Message(
+            task=task, kwargs=dict(kwargs), task_id=new_task_id(), origin="forger@test", reply_to=address
+        )
+
+    def signature(self, message: Message, key: OrgKey, *, valid_s: int = 300) -> str:
+        address = message.reply_to if message.reply_to.startswith(signing.REPLY_PREFIX) else ""
+        asked = Asked(
+            task=message.task, task_id=message.task_id, address=address, args=[], kwargs=message.kwargs
+        )
+        expires_s = int(self.now_s()) + valid_s
+        return signing.sign(key, asked, expires_s=expires_s, nonce=RandomIds().token())
+
+    def push(self, message: Message, signature: str | None) -> str:
+        """Put it on the queue; what was put there."""
+        more = {} if signature is None else {HEADER: signature}
+        raw = message.encoded(new_task_id(), more)
+        self.redis.lpush("acquire", raw)
+        return raw
+
+    def answer(self, address: str = "") -> dict[str, Any]:
+        popped = self.redis.blpop([address or self.address], timeout=WITHIN_S)
+        assert popped is not None, f"no answer\n{self.system.tails()}"
+        meta = json.loads(popped[1])
+        assert meta["status"] == "SUCCESS", meta
+        return dict(meta["result"])
+
+    def ask(self, task: str, key: OrgKey, **kwargs: Any) -> dict[str, Any]:
+        """The whole of it, as it should be."""
+        message = self.message(task, kwargs)
+        self.push(message, self.signature(message, key))
+        return self.answer()
+
+    def granted(self, org: str, **kwargs: Any) -> dict[str, Any]:
+        answer = self.ask("pool.acquire", key_of(org), org=org, **{"wait_s": 20, **kwargs})
+        assert answer["outcome"] == "granted", answer
+        return answer
+
+    def nothing_came(self) -> bool:
+        return not self.redis.llen(self.address)
+
+    def close(self) -> None:
+        self.redis.close()
+
+
+def written(system: System) -> dict[str, list[tuple[Any, ...]]]:
+    """All that callers can change, row by row; leases included. That an answer was delivered is marked a moment later, and so left out."""
+    tables = (schema.requests, schema.claims, schema.orgs, schema.workers, schema.journal)
+    with system.store.read() as tx:
+        return {
+            t.name: [
+                tuple(r)
+                for r in tx.execute(
+                    select(*(c for c in t.c if c.name != "replied_at")).order_by(*t.primary_key)
+                )
+            ]
+            for t in tables
+        }
+
+
+def refusals(system: System) -> list[Deed]:
+    with system.store.read() as tx:
+        return [deed for deed in deeds.latest(tx, limit=1000) if deed.what == "request_refused"]
+
+
+@contextmanager
+def refused_and_nothing_else(system: System, words: str) -> Iterator[None]:
+    """Something is refused in between: it is journalled, and nothing else changes."""
+    before, known = written(system), len(refusals(system))
+    yield
+    # One of a test before may still be on its way.
+    eventually(lambda: any(words in deed.why for deed in refusals(system)[known:]), within_s=WITHIN_S)
+    assert all(deed.who.startswith("unproven caller") for deed in refusals(system)[known:])
+    assert written(system) == before
+
+
+def count(system: System, table: Any) -> int:
+    with system.store.read() as tx:
+        return int(tx.execute(select(func.count()).select_from(table)).scalar_one())
