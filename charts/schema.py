@@ -19,7 +19,10 @@ Schema = dict[str, Any]
 
 # What the chart says itself.
 POOL_OF_THE_CHART = frozenset(
-    {"data_dir", "database_url", "broker_url", "driver", "master_key", "metrics_host", "metrics_port"}
+    {
+        *("data_dir", "database_url", "broker_url", "driver", "metrics_host", "metrics_port"),
+        *("master_key", "master_key_previous", "master_key_next"),
+    }
 )
 KUBERNETES_OF_THE_CHART = frozenset(
     {"namespace", "kubeconfig", "context", "anchor", "worker_priority_class", "placeholder_priority_class"}
@@ -111,7 +114,7 @@ def component(description: str, **more: Schema) -> Schema:
     return obj(description, **more, **component_keys())
 
 
-def bundled(what: str) -> Schema:
+def bundled(what: str, **more: Schema) -> Schema:
     return obj(
         f"A {what} of our own: one replica without backups, for trials",
         enabled=flag("Whether there is one"),
@@ -119,6 +122,7 @@ def bundled(what: str) -> Schema:
         storage=text("Size of its volume"),
         storageClass=text("StorageClass of its volume; empty: the cluster's default"),
         resources=resources(),
+        **more,
     )
 
 
@@ -262,7 +266,14 @@ def values() -> Schema:
                     flowerKey=text("Its key with Flower's URL; empty: key"),
                     producerKey=text("Its key with the services' URL; empty: key"),
                 ),
-                bundled=bundled("Redis"),
+                bundled=bundled(
+                    "Redis",
+                    aclLines={
+                        "type": "array",
+                        "items": {"type": "string", "pattern": "^user [^ ]+ (on|off) "},
+                        "description": "More lines of its ACL file, as `warmpool org acl` prints them",
+                    },
+                ),
             ),
             database=obj(
                 "Postgres: give one of url, existingSecret.name, bundled.enabled",
@@ -275,9 +286,17 @@ def values() -> Schema:
                 existingSecret=text("A Secret that is mounted at /etc/warmpool-tls; empty: none"),
             ),
             masterKey=obj(
-                "What worker keys and claim tokens derive from",
+                "What worker keys, claim tokens and orgs' keys derive from",
                 value=text("16 characters or more; empty: made once, kept over upgrades"),
                 existingSecret=existing("A Secret with it", key=text("Its key")),
+                previousSecret=existing(
+                    "A Secret with the one before it, honoured until nothing made under it is left",
+                    key=text("Its key"),
+                ),
+                nextSecret=existing(
+                    "A Secret with the one after it, honoured before anything is made under it",
+                    key=text("Its key"),
+                ),
             ),
             config=config(),
             workers=obj(

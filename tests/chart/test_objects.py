@@ -105,7 +105,7 @@ def test_each_component_gets_the_secrets_that_it_uses_and_no_other() -> None:
         "beat": {"broker-url"},
         "flower": {"flower-broker-url", "flower-basic-auth"},
         "migrate": {"database-url"},
-        "test": {"producer-broker-url"},
+        "test": {"producer-broker-url", "database-url", "master-key"},
     }
 
 
@@ -119,7 +119,7 @@ def test_an_existing_secret_is_used_everywhere_and_none_is_made_for_it() -> None
         if "valueFrom" in e
     }
     assert used == {
-        ("broker", "url"), ("broker", "flower"), ("broker", "producer"), ("keys", "master"), ("flower-login", "flower-basic-auth"),
+        ("broker", "url"), ("broker", "flower"), ("broker", "producer"), ("keys", "master"), ("keys", "before"), ("flower-login", "flower-basic-auth"),
         ("board-login", "board-password"), ("pool", "database-url"), ("pool-migrate", "database-url"),
     }  # fmt: skip
     assert set(named(objects, "Secret", "pool")["stringData"]) == {"database-url"}

@@ -19,12 +19,14 @@ import pytest
 from celery import Celery
 from celery.exceptions import NotRegistered
 
-from pool.client import Pool
+from pool import signing
+from pool.client import Pool, Refused
 from tests.support.helm import helm, in_image, named, of_kind, rendered, secret_values
 from tests.support.leftovers import processes_about
 from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisServer
 from tests.support.rendered import Ground, Kubelet, Running, is_there
+from tests.support.signed import recipe
 from tests.support.system import Load, clear_pods
 from tests.support.tls import TlsProxy, certificates
 from tests.support.waiting import eventually
@@ -65,6 +67,9 @@ class Deployment:
     def url(self, user: str) -> str:
         password = self.secret[f"redis-{user}-password"]
         return f"rediss://{user}:{password}@127.0.0.1:{self._tls.port}/0?ssl_ca_certs={self.folder / 'tls' / 'ca.crt'}"
+
+    def org_key(self, org: str) -> str:
+        return signing.org_key(self.secret["master-key"].encode(), org, 1).text
 
     def container(self, component: str) -> dict[str, Any]:
         found = named(self.objects, "Deployment", f"wp-warmpool-{component}")
@@ -146,21 +151,23 @@ def test_the_helm_test_acquires_and_releases(running: Deployment) -> None:
 
 
 def test_a_producer_is_served_by_the_client_and_by_a_celery_app(running: Deployment) -> None:
-    with Pool(running.url("producer")) as pool, pool.acquire("acme", wait_s=30) as worker:
+    key = running.org_key("acme")
+    with Pool(running.url("producer"), org_key=key) as pool, pool.acquire("acme", wait_s=30) as worker:
         assert worker.endpoint
+    with Pool(running.url("producer")) as nobody, pytest.raises(Refused, match="signed requests only"):
+        nobody.acquire("acme")
     url = running.url("producer") + "&ssl_cert_reqs=required"
     app = Celery("service", broker=url, backend=url, set_as_current=False)
     try:
-        asked = app.send_task(
-            "pool.acquire", kwargs={"org": "acme", "wait_s": 30}, queue="acquire", declare=[]
-        )
-        answer = asked.get(timeout=60)
+        ask: dict[str, Any] = {}
+        exec(recipe(), ask)
+        answer = ask["ask"](app, key, "pool.acquire", org="acme", wait_s=30).get(timeout=60)
         assert answer["outcome"] == "granted", answer
         # Who may push to the queue of acquires can not have the pool's own tasks run there.
         for task in ("pool.reap", "pool.spawn", "celery.starmap"):
             with pytest.raises(NotRegistered):
                 app.send_task(task, queue="acquire", declare=[]).get(timeout=60)
-        released = app.send_task("pool.release", args=[answer["claim_id"]], queue="acquire", declare=[])
+        released = ask["ask"](app, key, "pool.release", claim_id=answer["claim_id"])
         assert released.get(timeout=60) == {"outcome": "released"}
     finally:
         app.close()
@@ -188,7 +195,8 @@ def test_a_redis_outage_under_load_restarts_nothing_but_what_is_stuck(running: D
     stuck, others = running.parts["beat-2"], [p for n, p in running.parts.items() if n != "beat-2"]
     pids = {part.name: part.process.pid for part in others if part.process}
     kubelet = Kubelet([*others, stuck])
-    with Load(running.url("producer"), threads=2, lease_s=3600) as load, kubelet.looking():
+    url, key = running.url("producer"), running.org_key("load")
+    with Load(url, threads=2, lease_s=3600, org_key=key) as load, kubelet.looking():
         load.goes_on(5)
         running.redis.kill()
         stuck.send(signal.SIGSTOP)

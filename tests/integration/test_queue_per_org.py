@@ -18,9 +18,8 @@ from pool.client import AsyncPool, BrokerDown, Pool
 from pool.client.messages import Message
 from pool.ids import RandomIds, new_task_id
 from pool.signing import HEADER, Asked, sign
-from tests.integration.test_signed import recipe
 from tests.support.redis_server import RedisServer
-from tests.support.signed import MASTER_KEY, key_of, refusals, refused_and_nothing_else
+from tests.support.signed import MASTER_KEY, key_of, recipe, refusals, refused_and_nothing_else
 from tests.support.system import ROOT, System
 from tests.support.waiting import eventually
 
@@ -53,12 +52,14 @@ def system(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     settings = {
         "pool": {**pool, "master_key": MASTER_KEY},
         "profiles": {"default": {"warm_target": 5}},
-        "orgs": {"auto_create": False, **{org: {"cap": 0} for org in ORGS[:-1]}},
+        "orgs": {"auto_create": False},
     }
     control = server.url_of("control", password("control"))
     with System(
         tmp_path_factory.mktemp("queues"), settings=settings, redis=server, broker_url=control
     ) as made:
+        for org in ORGS[:-1]:
+            made.command("org", "set", org)
         made.run("acquire", "fleet")
         made.command("pass", "run", "reconcile_warm")
         made.wait_idle(5)

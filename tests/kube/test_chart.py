@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pool import tokens, wiring
+from pool import signing, tokens, wiring
 from pool.client import Pool
 from pool.drivers.kubernetes import manifests
 from pool.drivers.kubernetes.driver import KubernetesDriver
@@ -249,7 +249,8 @@ def run_a_worker(release: Release, redis: RedisServer, database_url: str, folder
             parts[-1].start()
         for part in parts:
             part.wait_ready()
-        with Pool(redis.url) as pool, pool.acquire("helm-test", wait_s=120) as worker:
+        key = signing.org_key(secret["master-key"].encode(), "helm-test", 1).text
+        with Pool(redis.url, org_key=key) as pool, pool.acquire("helm-test", wait_s=120) as worker:
             pod = release.find("pods", worker.worker_id, release.workers)
             assert pod["spec"]["priorityClassName"] == f"{release.namespace}-{release.full}-worker"
             eventually(lambda: is_busy(release, worker.worker_id), within_s=30, every_s=0.2)

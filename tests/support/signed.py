@@ -16,7 +16,7 @@ from pool.ids import RandomIds, new_task_id
 from pool.signing import HEADER, Asked, OrgKey
 from pool.store import deeds, schema
 from pool.store.deeds import Deed
-from tests.support.system import System
+from tests.support.system import ROOT, System
 from tests.support.waiting import eventually
 
 MASTER_KEY = "a master key that only tests know"
@@ -85,18 +85,17 @@ class Caller:
 
 
 def written(system: System) -> dict[str, list[tuple[Any, ...]]]:
-    """All that callers can change, row by row; leases included. That an answer was delivered is marked a moment later, and so left out."""
+    """All that callers can change, row by row, leases included. Workers that no org has yet come and go by themselves, and that an answer was
+    delivered is marked a moment later: both are left out."""
     tables = (schema.requests, schema.claims, schema.orgs, schema.workers, schema.journal)
     with system.store.read() as tx:
-        return {
-            t.name: [
-                tuple(r)
-                for r in tx.execute(
-                    select(*(c for c in t.c if c.name != "replied_at")).order_by(*t.primary_key)
-                )
-            ]
-            for t in tables
-        }
+        return {table.name: [tuple(r) for r in tx.execute(_rows(table))] for table in tables}
+
+
+def _rows(table: Any) -> Any:
+    columns = [column for column in table.c if column.name != "replied_at"]
+    found = select(*columns).order_by(*table.primary_key)
+    return found.where(table.c.org.is_not(None)) if "org" in table.c else found
 
 
 def refusals(system: System) -> list[Deed]:
@@ -118,3 +117,9 @@ def refused_and_nothing_else(system: System, words: str) -> Iterator[None]:
 def count(system: System, table: Any) -> int:
     with system.store.read() as tx:
         return int(tx.execute(select(func.count()).select_from(table)).scalar_one())
+
+
+def recipe() -> str:
+    """The code block of docs/security.md that signs."""
+    blocks = (ROOT / "docs" / "security.md").read_text().split("```python\n")[1:]
+    return next(block.split("```")[0] for block in blocks if "def ask(" in block)

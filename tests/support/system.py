@@ -321,9 +321,15 @@ class Load:
     """Threads of one client that acquire and release without end, and notice if two of them hold one worker at once."""
 
     def __init__(
-        self, url: str, *, orgs: Sequence[str] = ("load",), threads: int = 4, lease_s: int = 30
+        self,
+        url: str,
+        *,
+        orgs: Sequence[str] = ("load",),
+        threads: int = 4,
+        lease_s: int = 30,
+        org_key: str | None = None,
     ) -> None:
-        self.pool = Pool(url, name="load")
+        self.pool = Pool(url, name="load", org_key=org_key)
         self.cycles = 0
         self.troubles: Counter[str] = Counter()
         self.held_twice: list[str] = []

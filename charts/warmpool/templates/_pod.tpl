@@ -53,8 +53,20 @@ capabilities: {drop: [ALL]}
 
 {{- define "warmpool.env" -}}
 {{ include "warmpool.lookingEnv" . }}
+{{ include "warmpool.keysEnv" . }}
+{{- end -}}
+
+{{- define "warmpool.keysEnv" -}}
 - name: WARMPOOL_MASTER_KEY
   valueFrom: {secretKeyRef: {{ include "warmpool.masterKeyRef" . | fromYaml | toJson }}}
+{{- with .Values.masterKey.previousSecret }}{{ if .name }}
+- name: WARMPOOL_MASTER_KEY_PREVIOUS
+  valueFrom: {secretKeyRef: {{ dict "name" .name "key" .key | toJson }}}
+{{- end }}{{ end }}
+{{- with .Values.masterKey.nextSecret }}{{ if .name }}
+- name: WARMPOOL_MASTER_KEY_NEXT
+  valueFrom: {secretKeyRef: {{ dict "name" .name "key" .key | toJson }}}
+{{- end }}{{ end }}
 {{- end -}}
 
 {{- define "warmpool.mounts" -}}
