@@ -4,8 +4,8 @@ from alembic import op
 
 from pool.store.migrations import run_sql
 
-revision = "v0005_org_keys"
-down_revision = "v0004_what_idling_costs"
+revision = "v0007_org_keys"
+down_revision = "v0006_flat_growth"
 
 
 def upgrade() -> None:
