@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import func, select
 
 from pool.ids import ProfileName, WorkerId
 from pool.states import ENTRY, LIVE, State
 from pool.store.engine import Tx
 from pool.store.schema import workers as W
-from pool.store.sql import now, plus
+from pool.store.sql import now, plus, word, words
 
-_LIVE = W.c.state.in_(sorted(LIVE))
+_LIVE = W.c.state.in_(words(LIVE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,9 @@ def by_state(tx: Tx, profile: ProfileName) -> dict[tuple[str, State], int]:
 
 
 def others_live(tx: Tx, profile: ProfileName, wanted: str) -> bool:
-    """Whether any live worker is of another build. Two looks into an index, however many workers there are."""
-    other = or_(*(
-        select(W.c.id).where(_LIVE, W.c.profile == profile, differs).limit(1).exists()
-        for differs in (W.c.revision < wanted, W.c.revision > wanted)
-    ))  # fmt: skip
-    return bool(tx.execute(select(other)).scalar_one())
+    """Whether any live worker is of another build: the two ends of an index tell, however many workers there are."""
+    ends = select(func.min(W.c.revision), func.max(W.c.revision)).where(_LIVE, W.c.profile == profile)
+    return bool({*tx.execute(ends).one()} - {wanted, None})
 
 
 def has_been_ready(tx: Tx, profile: ProfileName, revision: str) -> bool:
@@ -49,20 +46,20 @@ def has_been_ready(tx: Tx, profile: ProfileName, revision: str) -> bool:
     statement = select(W.c.id).where(
         _LIVE, W.c.profile == profile, W.c.revision == revision, W.c.ready_at.is_not(None)
     )
-    return tx.execute(statement.limit(1)).first() is not None
+    return tx.execute(statement.order_by(W.c.id).limit(1)).first() is not None
 
 
 def fresh(tx: Tx, profile: ProfileName, *, ready_s: float) -> set[WorkerId]:
     """Idle workers that have not been ready for so long yet."""
     statement = select(W.c.id).where(
-        W.c.profile == profile, W.c.state == State.IDLE, W.c.ready_at > plus(now(), -float(ready_s))
+        W.c.profile == profile, W.c.state == word(State.IDLE), W.c.ready_at > plus(now(), -float(ready_s))
     )
     return set(tx.execute(statement).scalars())
 
 
 def of_idle(tx: Tx, profile: ProfileName) -> Iterator[tuple[WorkerId, str]]:
     """Each idle worker and its build."""
-    statement = select(W.c.id, W.c.revision).where(W.c.profile == profile, W.c.state == State.IDLE)
+    statement = select(W.c.id, W.c.revision).where(W.c.profile == profile, W.c.state == word(State.IDLE))
     return ((worker_id, revision) for worker_id, revision in tx.execute(statement))
 
 
@@ -76,7 +73,7 @@ def others_unclaimed(tx: Tx, profile: ProfileName, wanted: str) -> list[Old]:
     )
     statement = (
         select(*columns)
-        .where(_LIVE, W.c.profile == profile, W.c.revision != wanted, W.c.state.in_(sorted(ENTRY)))
+        .where(_LIVE, W.c.profile == profile, W.c.revision != wanted, W.c.state.in_(words(ENTRY)))
         .order_by(W.c.state_since, W.c.id)
     )
     return [Old(i, State(s), p, at) for i, s, p, at in tx.execute(statement)]

@@ -13,15 +13,15 @@ from pool.store.schema import deeds as D
 from pool.store.schema import journal as J
 from pool.store.schema import requests as R
 from pool.store.schema import workers as W
-from pool.store.sql import now, plus
+from pool.store.sql import now, number, plus, words
 
 _OVER = (RequestState.SPENT, RequestState.REFUSED)
 
 
 def terminal_workers(tx: Tx, *, older_than_s: float, limit: int) -> int:
     """Ended workers whose claims have gone before them. A worker ends no sooner than its claims, so the oldest are free of them first."""
-    old = (W.c.state.in_(sorted(TERMINAL))) & (W.c.state_since < plus(now(), -float(older_than_s)))
-    oldest = select(W.c.id).where(old).order_by(W.c.state_since, W.c.id).limit(limit).subquery()
+    old = (W.c.state.in_(words(TERMINAL))) & (W.c.state_since < plus(now(), -float(older_than_s)))
+    oldest = select(W.c.id).where(old).order_by(W.c.state_since, W.c.id).limit(number(limit)).subquery()
     # Two questions, since each has an index of its own.
     claims = select(C.c.id).where(C.c.worker_id == oldest.c.id)
     ended, live = (
@@ -37,7 +37,7 @@ def ended_claims(tx: Tx, *, older_than_s: float, limit: int) -> int:
 
 def decided_requests(tx: Tx, *, older_than_s: float, limit: int) -> int:
     """After this their ids may be used again, as new requests."""
-    old = (R.c.state.in_(_OVER)) & (R.c.decided_at < plus(now(), -float(older_than_s)))
+    old = R.c.state.in_(words(_OVER)) & (R.c.decided_at < plus(now(), -float(older_than_s)))
     return _delete(tx, (R.c.pk, R.c.decided_at), old, limit)
 
 
@@ -57,5 +57,5 @@ def _delete(
 ) -> int:
     """The oldest first: in the order of the index by age, so that a batch costs the same wherever in the table its rows are."""
     key, age = key_and_age
-    some = select(key).where(which).order_by(age, key).limit(limit)
+    some = select(key).where(which).order_by(age, key).limit(number(limit))
     return int(tx.execute(delete(key.table).where(key.in_(some))).rowcount)

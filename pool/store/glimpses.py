@@ -15,7 +15,7 @@ from pool.ids import ClaimId, OrgId, ProfileName, WorkerId
 from pool.states import LIVE, State
 from pool.store.engine import Tx
 from pool.store.schema import workers as W
-from pool.store.sql import now, plus
+from pool.store.sql import now, plus, word, words
 
 T = TypeVar("T", bound=str)
 
@@ -37,7 +37,7 @@ def live(tx: Tx, *, states: frozenset[State] = LIVE) -> Iterator[Glimpse]:
     """All rows in these states."""
     columns = (W.c.id, W.c.state, W.c.epoch, W.c.org, W.c.claim_id, W.c.pod_uid)
     place = (W.c.profile, W.c.revision, W.c.id)
-    page = select(*columns, W.c.profile, W.c.revision).where(W.c.state.in_(sorted(states)))
+    page = select(*columns, W.c.profile, W.c.revision).where(W.c.state.in_(words(states)))
     page = page.order_by(*place).limit(_AT_A_TIME)
     statement = page
     while found := tx.execute(statement).all():
@@ -51,14 +51,16 @@ def live(tx: Tx, *, states: frozenset[State] = LIVE) -> Iterator[Glimpse]:
 
 def idle_ids(tx: Tx, profile: ProfileName) -> Iterator[WorkerId]:
     """The idle workers of one profile, of one moment."""
-    return iter(tx.execute(select(W.c.id).where(W.c.profile == profile, W.c.state == State.IDLE)).scalars())
+    return iter(
+        tx.execute(select(W.c.id).where(W.c.profile == profile, W.c.state == word(State.IDLE))).scalars()
+    )
 
 
 def live_among(tx: Tx, names: Sequence[str]) -> set[WorkerId]:
     """Which of these are live rows."""
     found: set[WorkerId] = set()
     for some in _pages(names):
-        statement = select(W.c.id).where(W.c.id.in_(some), W.c.state.in_(sorted(LIVE)))
+        statement = select(W.c.id).where(W.c.id.in_(some), W.c.state.in_(words(LIVE)))
         found.update(tx.execute(statement).scalars())
     return found
 

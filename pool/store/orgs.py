@@ -20,7 +20,7 @@ from pool.store.schema import claims as C
 from pool.store.schema import orgs as O
 from pool.store.schema import pool as P
 from pool.store.schema import workers as W
-from pool.store.sql import now
+from pool.store.sql import NONE_AT_ALL, now, word
 
 
 def get(tx: Tx, org_id: OrgId) -> Org | None:
@@ -61,7 +61,7 @@ def count_uncounted(tx: Tx, org_id: OrgId) -> int:
         )
         claims = tx.execute(statement).rowcount
     if org.counts_parked:
-        found = update(W).where(W.c.org == org_id, W.c.state == State.HOT_IDLE, ~W.c.parked_counted)
+        found = update(W).where(W.c.org == org_id, W.c.state == word(State.HOT_IDLE), ~W.c.parked_counted)
         parked = tx.execute(found.values(parked_counted=True)).rowcount
     if claims or parked:
         tx.execute(
@@ -110,7 +110,15 @@ def give_park_above_floor(tx: Tx, org_id: OrgId) -> bool:
 
 def capped_parking(tx: Tx) -> list[Org]:
     """Orgs that have more parked workers than their hot-idle cap."""
-    statement = select(O).where(O.c.hot_idle_cap > 0, O.c.parked > O.c.hot_idle_cap).order_by(O.c.id)
+    statement = (
+        select(O)
+        .where(
+            (O.c.hot_idle_floor > NONE_AT_ALL) | (O.c.hot_idle_cap > NONE_AT_ALL),
+            O.c.hot_idle_cap > NONE_AT_ALL,
+            O.c.parked > O.c.hot_idle_cap,
+        )
+        .order_by(O.c.id)
+    )
     return [rows.org(r) for r in tx.execute(statement)]
 
 
@@ -118,9 +126,15 @@ def uncounted(tx: Tx) -> list[OrgId]:
     """Orgs with counters beside which something lives uncounted."""
     # Few orgs have counters; most of what lives uncounted is of the others, and is not looked at.
     claims = select(C.c.id).where(C.c.org == O.c.id, C.c.ended_at.is_(None), ~C.c.counted).exists()
-    parks = select(W.c.id).where(W.c.org == O.c.id, W.c.state == State.HOT_IDLE, ~W.c.parked_counted).exists()
-    claimed = select(O.c.id).where(O.c.cap > 0, claims)
-    parked = select(O.c.id).where((O.c.hot_idle_floor > 0) | (O.c.hot_idle_cap > 0), parks)
+    parks = (
+        select(W.c.id)
+        .where(W.c.org == O.c.id, W.c.state == word(State.HOT_IDLE), ~W.c.parked_counted)
+        .exists()
+    )
+    claimed = select(O.c.id).where(O.c.cap > NONE_AT_ALL, claims)
+    parked = select(O.c.id).where(
+        (O.c.hot_idle_floor > NONE_AT_ALL) | (O.c.hot_idle_cap > NONE_AT_ALL), parks
+    )
     return [OrgId(o) for (o,) in tx.execute(claimed.union(parked))]
 
 

@@ -19,7 +19,7 @@ from pool.store.engine import Tx
 from pool.store.schema import claims as C
 from pool.store.schema import orgs as O
 from pool.store.schema import requests as R
-from pool.store.sql import now, plus
+from pool.store.sql import now, plus, word
 
 _OPEN = (RequestState.WAITING, RequestState.BINDING)
 _ORGS_CONSIDERED = 50
@@ -97,7 +97,7 @@ def add_reply(tx: Tx, request: Request, reply: ReplyTo) -> None:
 
 def bind(tx: Tx, pk: RequestPk, claim_id: ClaimId) -> bool:
     """Waiting, now with a worker that is being made hot."""
-    statement = update(R).where(R.c.pk == pk, R.c.state == RequestState.WAITING, _in_time())
+    statement = update(R).where(R.c.pk == pk, R.c.state == word(RequestState.WAITING), _in_time())
     return tx.execute(statement.values(state=RequestState.BINDING, claim_id=claim_id)).rowcount == 1
 
 
@@ -180,19 +180,19 @@ def next_of(tx: Tx, profile: ProfileName, org: OrgId) -> Request | None:
 
 
 def profiles_waited_for(tx: Tx, org: OrgId) -> list[ProfileName]:
-    statement = select(R.c.profile).where(R.c.org == org, R.c.state == RequestState.WAITING).distinct()
+    statement = select(R.c.profile).where(R.c.org == org, R.c.state == word(RequestState.WAITING)).distinct()
     return [ProfileName(p) for (p,) in tx.execute(statement.order_by(R.c.profile))]
 
 
 def overdue(tx: Tx, *, limit: int) -> list[RequestPk]:
     """Waiters past their deadline."""
-    statement = select(R.c.pk).where(R.c.state == RequestState.WAITING, R.c.deadline_at <= now())
+    statement = select(R.c.pk).where(R.c.state == word(RequestState.WAITING), R.c.deadline_at <= now())
     return [RequestPk(pk) for (pk,) in tx.execute(statement.order_by(R.c.deadline_at).limit(limit))]
 
 
 def is_overdue(tx: Tx, pk: RequestPk) -> bool:
     statement = select(R.c.pk).where(
-        R.c.pk == pk, R.c.state == RequestState.WAITING, R.c.deadline_at <= now()
+        R.c.pk == pk, R.c.state == word(RequestState.WAITING), R.c.deadline_at <= now()
     )
     return tx.execute(statement.with_for_update()).first() is not None
 
@@ -220,7 +220,7 @@ def waiting(tx: Tx, *, limit: int = 200) -> list[dict[str, Any]]:
     """The waiting line: who waits for what since when, by org and profile, longest first."""
     statement = (
         select(R.c.org, R.c.profile, func.count().label("waiting"), func.min(R.c.created_at).label("since"))
-        .where(R.c.state == RequestState.WAITING)
+        .where(R.c.state == word(RequestState.WAITING))
         .group_by(R.c.org, R.c.profile)
         .order_by(func.min(R.c.created_at), R.c.org, R.c.profile)
         .limit(limit)
@@ -258,7 +258,7 @@ def _eligible(statement: Any, profile: ProfileName) -> Any:
     """Not past its deadline, its org below its cap."""
     below_cap = select(O.c.id).where(O.c.id == R.c.org, (O.c.cap == 0) | (O.c.in_use < O.c.cap)).exists()
     return statement.where(
-        R.c.profile == profile, R.c.state == RequestState.WAITING, R.c.deadline_at > now(), below_cap
+        R.c.profile == profile, R.c.state == word(RequestState.WAITING), R.c.deadline_at > now(), below_cap
     )
 
 

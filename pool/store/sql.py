@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Dialect, Integer, Text, literal
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Dialect,
+    Integer,
+    Text,
+    bindparam,
+    literal,
+    literal_column,
+)
 from sqlalchemy.dialects.postgresql import TIMESTAMP
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -96,6 +106,24 @@ def _minutes_pg(element: minutes_ago, compiler: SQLCompiler, **kw: Any) -> str:
 def _minutes_sqlite(element: minutes_ago, compiler: SQLCompiler, **kw: Any) -> str:
     (instant,) = (compiler.process(c, **kw) for c in element.clauses)
     return f"CAST((julianday({SQLITE_NOW}) - julianday({instant})) * 1440 AS INTEGER)"
+
+
+def word(value: str) -> ColumnElement[str]:
+    """A word that is part of the statement: an index over the rows with this word serves it also where a plan is made before the parameters are known."""
+    return bindparam(None, str(value), type_=Text(), literal_execute=True)
+
+
+def words(values: Iterable[str]) -> BindParameter[Any]:
+    """The same for `in_`."""
+    return bindparam(None, sorted(str(v) for v in values), type_=Text(), expanding=True, literal_execute=True)
+
+
+def number(value: int) -> ColumnElement[int]:
+    """The same for a number, such as how many rows a statement is to take: whether an index is worth it depends on that."""
+    return bindparam(None, value, type_=Integer(), literal_execute=True)
+
+
+NONE_AT_ALL: ColumnElement[int] = literal_column("0", Integer())
 
 
 def at(instant: datetime) -> ColumnElement[datetime]:

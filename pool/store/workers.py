@@ -17,7 +17,7 @@ from pool.store import rows
 from pool.store.engine import Tx
 from pool.store.schema import claims as C
 from pool.store.schema import workers as W
-from pool.store.sql import now, plus
+from pool.store.sql import now, plus, word, words
 
 _PARKING = {"hot_idle_since": None, "hot_idle_until": None, "parked_counted": False}
 
@@ -149,7 +149,7 @@ def mark_leaving(tx: Tx, worker_id: WorkerId, by: By) -> Outcome:
     """A claimed worker that must leave stays where it is; when its claim ends it drains. Marked once."""
     statement = (
         update(W)
-        .where(W.c.id == worker_id, W.c.leaving_since.is_(None), W.c.state.in_(sorted(CLAIMED)))
+        .where(W.c.id == worker_id, W.c.leaving_since.is_(None), W.c.state.in_(words(CLAIMED)))
         .values(leaving_since=now(), leaving_why=by.why, moved_by=by.who, moved_why=f"leaving: {by.why}")
     )
     return Outcome.MOVED if tx.execute(statement).rowcount == 1 else Outcome.FENCED
@@ -182,7 +182,7 @@ def pick_parked(tx: Tx, org: OrgId, profile: ProfileName) -> Seen | None:
     """The org's own parked worker, the one parked last; locked, and skipped by others."""
     statement = (
         select(W)
-        .where(W.c.state == State.HOT_IDLE, W.c.org == org, W.c.profile == profile)
+        .where(W.c.state == word(State.HOT_IDLE), W.c.org == org, W.c.profile == profile)
         .order_by(W.c.hot_idle_since.desc(), W.c.id.desc())
     )
     return _first(tx, statement)
@@ -191,7 +191,7 @@ def pick_parked(tx: Tx, org: OrgId, profile: ProfileName) -> Seen | None:
 def pick_idle(tx: Tx, profile: ProfileName) -> Seen | None:
     """The idle worker that has been ready longest; locked, and skipped by others."""
     statement = (
-        select(W).where(W.c.state == State.IDLE, W.c.profile == profile).order_by(W.c.ready_at, W.c.id)
+        select(W).where(W.c.state == word(State.IDLE), W.c.profile == profile).order_by(W.c.ready_at, W.c.id)
     )
     return _first(tx, statement)
 
@@ -204,7 +204,7 @@ def live(
     limit: int | None = None,
 ) -> list[Seen]:
     """Rows in these states, oldest in their state first."""
-    statement = select(W).where(W.c.state.in_(sorted(states))).order_by(W.c.state_since, W.c.id).limit(limit)
+    statement = select(W).where(W.c.state.in_(words(states))).order_by(W.c.state_since, W.c.id).limit(limit)
     if profile is not None:
         statement = statement.where(W.c.profile == profile)
     return [rows.seen(r) for r in tx.execute(statement)]
@@ -214,7 +214,7 @@ def in_state(tx: Tx, state: State, *, older_than_s: float = 0, limit: int) -> li
     """At most `limit` rows that have been in one state for so long, longest first."""
     statement = (
         select(W)
-        .where(W.c.state == state, W.c.state_since <= plus(now(), -float(older_than_s)))
+        .where(W.c.state == word(state), W.c.state_since <= plus(now(), -float(older_than_s)))
         .order_by(W.c.state_since, W.c.id)
         .limit(limit)
     )
@@ -225,7 +225,7 @@ def older_than(tx: Tx, seconds: float, *, limit: int) -> list[Seen]:
     """Ready and unclaimed workers of this age, oldest first."""
     statement = (
         select(W)
-        .where(W.c.state.in_(sorted(CLAIMABLE)), W.c.created_at <= plus(now(), -float(seconds)))
+        .where(W.c.state.in_(words(CLAIMABLE)), W.c.created_at <= plus(now(), -float(seconds)))
         .order_by(W.c.created_at, W.c.id)
         .limit(limit)
     )
@@ -236,7 +236,7 @@ def parked_past_end(tx: Tx, *, limit: int) -> list[Seen]:
     """Parked workers whose time is over, longest overdue first."""
     statement = (
         select(W)
-        .where(W.c.state == State.HOT_IDLE, W.c.hot_idle_until <= now())
+        .where(W.c.state == word(State.HOT_IDLE), W.c.hot_idle_until <= now())
         .order_by(W.c.hot_idle_until, W.c.id)
         .limit(limit)
     )
@@ -247,7 +247,7 @@ def oldest_parked(tx: Tx, org: OrgId, *, limit: int) -> list[Seen]:
     """An org's parked workers, the one parked first first."""
     statement = (
         select(W)
-        .where(W.c.state == State.HOT_IDLE, W.c.org == org)
+        .where(W.c.state == word(State.HOT_IDLE), W.c.org == org)
         .order_by(W.c.hot_idle_since, W.c.id)
         .limit(limit)
     )
@@ -258,7 +258,9 @@ def idle_since(tx: Tx, profile: ProfileName, *, older_than_s: float, limit: int)
     """Idle workers that have waited so long, the longest first: the tail that surplus is taken from."""
     statement = (
         select(W)
-        .where(W.c.state == State.IDLE, W.c.profile == profile, W.c.ready_at <= plus(now(), -older_than_s))
+        .where(
+            W.c.state == word(State.IDLE), W.c.profile == profile, W.c.ready_at <= plus(now(), -older_than_s)
+        )
         .order_by(W.c.ready_at, W.c.id)
         .limit(limit)
     )
@@ -268,7 +270,7 @@ def idle_since(tx: Tx, profile: ProfileName, *, older_than_s: float, limit: int)
 def count_idle_since(tx: Tx, profile: ProfileName, *, older_than_s: float) -> int:
     """How many idle workers have waited so long."""
     statement = select(func.count()).where(
-        W.c.state == State.IDLE, W.c.profile == profile, W.c.ready_at <= plus(now(), -older_than_s)
+        W.c.state == word(State.IDLE), W.c.profile == profile, W.c.ready_at <= plus(now(), -older_than_s)
     )
     return int(tx.execute(statement).scalar_one())
 
@@ -281,7 +283,7 @@ def silent_bindings(tx: Tx, *, for_s: float, limit: int) -> list[Seen]:
     statement = (
         select(W)
         .join(C, unleased)
-        .where(W.c.state.in_(sorted(CLAIMED)), W.c.heartbeat_at <= plus(now(), -float(for_s)))
+        .where(W.c.state.in_(words(CLAIMED)), W.c.heartbeat_at <= plus(now(), -float(for_s)))
         .order_by(W.c.heartbeat_at, W.c.id)
         .limit(limit)
     )
@@ -292,7 +294,11 @@ def unsent_slots(tx: Tx, *, older_than_s: float, limit: int) -> list[Seen]:
     """Slots without a pod whose task was sent longer ago than its budget: it got lost."""
     statement = (
         select(W)
-        .where(W.c.state == State.SPAWNING, W.c.pod_uid.is_(None), W.c.sent_at <= plus(now(), -older_than_s))
+        .where(
+            W.c.state == word(State.SPAWNING),
+            W.c.pod_uid.is_(None),
+            W.c.sent_at <= plus(now(), -older_than_s),
+        )
         .order_by(W.c.sent_at, W.c.id)
         .limit(limit)
     )
@@ -303,7 +309,7 @@ def counts(tx: Tx) -> dict[tuple[ProfileName, State], int]:
     """Live rows by profile and state."""
     statement = (
         select(W.c.profile, W.c.state, func.count())
-        .where(W.c.state.in_(sorted(LIVE)))
+        .where(W.c.state.in_(words(LIVE)))
         .group_by(W.c.profile, W.c.state)
     )
     return {(ProfileName(p), State(s)): n for p, s, n in tx.execute(statement)}
@@ -311,7 +317,7 @@ def counts(tx: Tx) -> dict[tuple[ProfileName, State], int]:
 
 def profiles(tx: Tx) -> list[ProfileName]:
     """The profiles that have live rows. One look into an index each, however many rows there are."""
-    live, found = W.c.state.in_(sorted(LIVE)), list[ProfileName]()
+    live, found = W.c.state.in_(words(LIVE)), list[ProfileName]()
     while True:
         after = (W.c.profile > found[-1],) if found else ()
         name = tx.execute(select(func.min(W.c.profile)).where(live, *after)).scalar_one()
@@ -321,19 +327,19 @@ def profiles(tx: Tx) -> list[ProfileName]:
 
 
 def count(tx: Tx, profile: ProfileName, state: State) -> int:
-    statement = select(func.count()).where(W.c.profile == profile, W.c.state == state)
+    statement = select(func.count()).where(W.c.profile == profile, W.c.state == word(state))
     return int(tx.execute(statement).scalar_one())
 
 
 def ids_in_state(tx: Tx, profile: ProfileName, state: State) -> list[WorkerId]:
-    statement = select(W.c.id).where(W.c.profile == profile, W.c.state == state)
+    statement = select(W.c.id).where(W.c.profile == profile, W.c.state == word(state))
     return [WorkerId(i) for (i,) in tx.execute(statement)]
 
 
 def just_ready(tx: Tx, profile: ProfileName, *, within_s: float) -> set[WorkerId]:
     """Idle workers that became ready no longer ago than this."""
     statement = select(W.c.id).where(
-        W.c.profile == profile, W.c.state == State.IDLE, W.c.ready_at > plus(now(), -within_s)
+        W.c.profile == profile, W.c.state == word(State.IDLE), W.c.ready_at > plus(now(), -within_s)
     )
     return {WorkerId(i) for (i,) in tx.execute(statement)}
 
@@ -342,7 +348,7 @@ def young_slots(tx: Tx, profile: ProfileName, *, younger_than_s: float) -> set[W
     """Slots that are not older than this."""
     statement = select(W.c.id).where(
         W.c.profile == profile,
-        W.c.state == State.SPAWNING,
+        W.c.state == word(State.SPAWNING),
         W.c.state_since > plus(now(), -float(younger_than_s)),
     )
     return {WorkerId(i) for (i,) in tx.execute(statement)}
