@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import resource
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -95,10 +96,11 @@ class CachedPods(PodlessDriver):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What one run took: seconds of the clock and of this process' CPU, and by how much its memory grew at most."""
+    """What one run took: seconds of the clock, of this process' CPU and of the database's, and by how much its memory grew at most."""
 
     wall_s: float
     cpu_s: float
+    server_cpu_s: float
     peak_mib: float
     calls: int
 
@@ -133,12 +135,13 @@ class GrownPool(Stage[CachedPods]):
     def once(self, name: str) -> Cost:
         """One run of a pass, which has nothing to do."""
         forget_peak()
-        before, called = resident_mib(), self.driver.calls_made
+        before, called, served = resident_mib(), self.driver.calls_made, self._served_s()
         began, began_cpu = perf_counter(), process_time()
         report = carry_out(self.deps, PASSES[name], Run(deps=self.deps, name=name))
         cost = Cost(
             wall_s=perf_counter() - began,
             cpu_s=process_time() - began_cpu,
+            server_cpu_s=self._served_s() - served,
             peak_mib=max(0.0, peak_mib() - before),
             calls=self.driver.calls_made - called,
         )
@@ -146,6 +149,16 @@ class GrownPool(Stage[CachedPods]):
         if report["outcome"] != "ok" or any(report["actions"].values()):
             raise RuntimeError(f"{name} was to find nothing to do: {report}")
         return cost
+
+    def _served_s(self) -> float:
+        """CPU of the database's processes that serve this pool. The kernel counts it in hundredths of a second."""
+        with self.store.read() as tx:
+            pids = (
+                tx.execute(text("SELECT pid FROM pg_stat_activity WHERE datname = current_database()"))
+                .scalars()
+                .all()
+            )
+        return sum(_cpu_s(pid) for pid in pids)
 
 
 def grown(server: PostgresServer, name: str, live: int) -> str:
@@ -179,6 +192,14 @@ def _pod(row: glimpses.Glimpse) -> Known:
         annotations={k: v for k, v in notes.items() if v is not None},
     )
     return Known(pod=pod, created_s=0.0)
+
+
+def _cpu_s(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except FileNotFoundError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 _REVISION = profiles.revision(Profile())
