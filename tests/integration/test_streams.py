@@ -1,0 +1,136 @@
+"""Reading many rows, over both backends: all of them once, whatever moves meanwhile, and a few at a time."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import update
+
+from pool.ids import ProfileName, WorkerId
+from pool.passes import collect_garbage
+from pool.profiles import revision
+from pool.records import By
+from pool.settings import Profile
+from pool.states import CLAIMABLE, State
+from pool.store import Store, builds, glimpses, schema, workers
+from pool.store.workers import PodFacts
+from tests.support.world import World
+
+BY = By(who="tester", why="test")
+DEFAULT, BIG = ProfileName("default"), ProfileName("big")
+
+
+def slots(store: Store, *names: str, profile: Profile | None = None, build: str = "rev-1") -> list[WorkerId]:
+    ids = [WorkerId(n) for n in names]
+    with store.write() as tx:
+        workers.insert_slots(tx, profile or Profile(), build, ids, BY)
+    return ids
+
+
+def ready(store: Store, *ids: WorkerId) -> None:
+    with store.write() as tx:
+        for worker in workers.get_many(tx, ids).values():
+            workers.ready(tx, worker, PodFacts(uid=f"uid-{worker.id}", endpoint="http://x"), BY)
+
+
+@pytest.fixture(autouse=True)
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(glimpses, "_AT_A_TIME", 2)
+
+
+def test_every_live_row_is_met_once_over_many_pages(store: Store) -> None:
+    made = {
+        *slots(store, "w-1", "w-2", "w-3"),
+        *slots(store, "w-4", "w-5", build="rev-0"),
+        *slots(store, "w-6", "w-7", profile=Profile(name="big")),
+    }
+    with store.write() as tx:
+        for worker in workers.get_many(tx, [WorkerId("w-2"), WorkerId("w-6")]).values():
+            workers.leave(tx, worker, State.LOST, BY)
+    with store.read() as tx:
+        found = [g.id for g in glimpses.live(tx)]
+        assert sorted(found) == sorted(made - {"w-2", "w-6"})
+        assert list(glimpses.live(tx, states=CLAIMABLE)) == []
+
+
+def test_a_row_that_moves_while_it_is_read_is_neither_missed_nor_met_twice(store: Store) -> None:
+    """A move changes the order by state; the order that is walked it does not."""
+    made = slots(store, *(f"w-{n}" for n in range(7)))
+    with store.read() as tx:
+        walk = glimpses.live(tx)
+        met = [next(walk).id, next(walk).id]
+        ready(store, *made)
+        met += [g.id for g in walk]
+    assert met == made
+
+
+def test_a_glimpse_is_what_the_row_says(store: Store) -> None:
+    (worker,) = slots(store, "w-1")
+    ready(store, worker)
+    with store.read() as tx:
+        (seen,) = glimpses.live(tx)
+    assert seen == ("w-1", "idle", 0, None, None, "uid-w-1")
+
+
+def test_which_of_many_names_are_live_rows(store: Store) -> None:
+    slots(store, *(f"w-{n}" for n in range(5)))
+    with store.write() as tx:
+        (gone,) = workers.get_many(tx, [WorkerId("w-3")]).values()
+        workers.leave(tx, gone, State.LOST, BY)
+    with store.read() as tx:
+        asked = [f"w-{n}" for n in range(9)]
+        assert glimpses.live_among(tx, asked) == {"w-0", "w-1", "w-2", "w-4"}
+        assert glimpses.live_among(tx, []) == set()
+
+
+def test_profiles_that_have_live_rows_are_found_one_by_one(store: Store) -> None:
+    slots(store, "w-1", "w-2")
+    slots(store, "w-3", profile=Profile(name="big"))
+    slots(store, "w-4", profile=Profile(name="ended"))
+    with store.write() as tx:
+        (gone,) = workers.get_many(tx, [WorkerId("w-4")]).values()
+        workers.leave(tx, gone, State.LOST, BY)
+    with store.read() as tx:
+        assert workers.profiles(tx) == [BIG, DEFAULT]
+
+
+@pytest.mark.parametrize("other", ["rev-0", "rev-2"])
+def test_another_build_is_noticed_on_either_side_of_the_wanted_one(store: Store, other: str) -> None:
+    slots(store, "w-1", build="rev-1")
+    slots(store, "w-2", profile=Profile(name="big"), build=other)
+    with store.read() as tx:
+        assert not builds.others_live(tx, DEFAULT, "rev-1")
+        assert not builds.others_live(tx, ProfileName("none"), "rev-1")
+    slots(store, "w-3", build=other)
+    with store.read() as tx:
+        assert builds.others_live(tx, DEFAULT, "rev-1")
+        assert [(o.id, o.state, o.has_pod) for o in builds.others_unclaimed(tx, DEFAULT, "rev-1")] == [
+            ("w-3", State.SPAWNING, False)
+        ]
+
+
+def test_idle_workers_are_counted_by_how_long_they_wait(store: Store) -> None:
+    ready(store, *slots(store, "w-1", "w-2"))
+    with store.write() as tx:
+        tx.execute(update(schema.clock).values(shift_s=100.0))
+    ready(store, *slots(store, "w-3"))
+    with store.read() as tx:
+        assert workers.count_idle_since(tx, DEFAULT, older_than_s=50) == 2
+        assert workers.count_idle_since(tx, DEFAULT, older_than_s=0) == 3
+        assert workers.count_idle_since(tx, BIG, older_than_s=0) == 0
+
+
+def test_garbage_goes_in_many_batches_of_one_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run is bounded by time: as many rows go as come, also in a busy pool."""
+    world = World(store)
+    world.configure(pass_limit=2)
+    shape = Profile()
+    slots(store, *(f"w-{n}" for n in range(50)), profile=shape, build=revision(shape))
+    with store.write() as tx:
+        for worker in workers.live(tx):
+            workers.leave(tx, worker, State.LOST, BY)
+    world.pass_time(30 * 86_400)
+    monkeypatch.setattr(collect_garbage, "SECONDS_PER_RUN", 0.0)
+    assert "workers_dropped" not in world.run_pass("collect_garbage")["actions"]
+    monkeypatch.setattr(collect_garbage, "SECONDS_PER_RUN", 60.0)
+    assert world.run_pass("collect_garbage")["actions"]["workers_dropped"] == 50
+    assert world.rows("workers") == []
