@@ -44,7 +44,7 @@ class RightsMissing(PoolError):
 
 
 def assert_rights(settings: Settings) -> None:
-    """Raises `RightsMissing`, which names verbs, resources and the fix, if something vital is not granted, and `Refused` without credentials."""
+    """Raises `RightsMissing`, one line with verbs, resources and the fix, if something vital is not granted, and `Refused` without credentials."""
     if settings.pool.driver != "kubernetes":
         return
     quick = replace(settings.pool, call_timeout_s=min(_CALL_S, settings.pool.call_timeout_s))
@@ -59,8 +59,7 @@ def assert_rights(settings: Settings) -> None:
         if finding.level is not Level.BAD:
             log.warning("right_missing", id=finding.id, evidence=finding.evidence, fix=finding.fix)
     if bad := [f for f in found if f.level is Level.BAD]:
-        log.error("rights_missing", evidence="; ".join(f.evidence for f in bad), fix=bad[0].fix)
-        raise RightsMissing("\n".join(f"{f.evidence}; {f.fix}" for f in bad))
+        raise RightsMissing("; ".join([*(f.evidence for f in bad), bad[0].fix]))
 
 
 def look_around(settings: Settings) -> None:

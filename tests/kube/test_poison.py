@@ -54,7 +54,12 @@ def undeletable(cluster: Cluster, namespace: str, name: str) -> Iterator[None]:
                     ]
                 },
                 "validations": [
-                    {"expression": f"request.name != '{name}'", "message": "nobody deletes this one"}
+                    # 403 as of a webhook, and as of a right that is missing.
+                    {
+                        "expression": f"request.name != '{name}'",
+                        "message": "nobody deletes this one",
+                        "reason": "Forbidden",
+                    }
                 ],
             },
         },

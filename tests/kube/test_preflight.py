@@ -157,9 +157,9 @@ def test_a_component_without_a_vital_right_ends_and_names_it_and_without_nodes_i
         [sys.executable, "-m", "tasks", "worker", "fleet"], cwd=ROOT, env=env, capture_output=True, text=True
     )
     assert done.returncode == 1, done.stderr
-    last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith(f"warmpool: may not delete pods in namespace {namespace}"), done.stderr
-    assert "kubectl auth can-i delete pods" in last
+    [line] = done.stderr.strip().splitlines()
+    assert line.startswith(f"warmpool: may not delete pods in namespace {namespace}"), done.stderr
+    assert "kubectl auth can-i delete pods" in line
     blind = cluster.user("blind", namespace, rules("Role"))
     with capture_logs() as told:
         eventually(lambda: quiet(settings_of(blind.kubeconfig, namespace)))

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from pool.drivers.kubernetes.rights import Right
+from tests.kube.test_preflight import user_without
 from tests.support.fault_proxy import FaultProxy
 from tests.support.hollow_kubelet import HollowKubelet
 from tests.support.kube_any import Cluster
@@ -109,6 +111,14 @@ def test_a_namespace_that_does_not_let_us_in_is_told_before_anything_is_started(
     assert refused(tmp_path, "--driver", "kubernetes", *where) == (1, "namespace kube-system")
 
 
+def test_a_right_that_is_missing_is_named_before_anything_is_started(
+    cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    user = user_without(cluster, namespace, Right.PATCH_PODS)
+    where = ("--kubeconfig", str(user.kubeconfig), "--namespace", namespace)
+    assert refused(tmp_path, "--driver", "kubernetes", *where) == (1, "may not patch pods in namespace wp-")
+
+
 def refused(folder: Path, *words: str) -> tuple[int, str]:
     """An `up` that should not start: its exit code, and which of our words was in its one line."""
     done = subprocess.run(
@@ -121,5 +131,6 @@ def refused(folder: Path, *words: str) -> tuple[int, str]:
         "/there/is/none",
         "namespace kube-system",
         "it takes local or kubernetes",
+        "may not patch pods in namespace wp-",
     )
     return done.returncode, next(word for word in wanted if word in line)
