@@ -37,15 +37,17 @@ def rights(patient: Patient) -> Iterator[Finding]:
     """Every right that the driver uses, asked of the API server itself."""
     if not patient.cluster_answers:
         return
-    lacking = patient.cluster.lacking()
-    for resource in dict.fromkeys(lack.right.resource for lack in lacking):
-        yield missing(patient.cluster, [lack for lack in lacking if lack.right.resource == resource])
-    if not lacking:
-        yield ok("rights", "every verb that is used is granted")
+    found = missing(patient.cluster, patient.cluster.lacking())
+    yield from found or [ok("rights", "every verb that is used is granted")]
 
 
-def missing(cluster: Inspector, lacks: Sequence[Lack]) -> Finding:
-    """What is to be said of missing rights on one resource."""
+def missing(cluster: Inspector, lacking: Sequence[Lack]) -> list[Finding]:
+    """What is to be said of missing rights: one finding a resource."""
+    resources = dict.fromkeys(lack.right.resource for lack in lacking)
+    return [_missing(cluster, [lack for lack in lacking if lack.right.resource == r]) for r in resources]
+
+
+def _missing(cluster: Inspector, lacks: Sequence[Lack]) -> Finding:
     first, verbs = lacks[0], ", ".join(lack.right.verb for lack in lacks)
     resource, vital = first.right.resource, any(lack.vital for lack in lacks)
     where = "in the cluster" if first.right.of_the_cluster else f"in namespace {cluster.namespace}"

@@ -16,7 +16,7 @@ from pool.backoff import Backoff
 from pool.clock import SystemClock
 from pool.doctor import broker, clocks, cluster, disruption
 from pool.doctor.checks import run_all
-from pool.doctor.finding import Check, Finding, Level, Patient
+from pool.doctor.finding import Check, Level, Patient
 from pool.errors import PoolError, Refused, Transient
 from pool.settings import Settings
 
@@ -50,7 +50,7 @@ def assert_rights(settings: Settings) -> None:
     quick = replace(settings.pool, call_timeout_s=min(_CALL_S, settings.pool.call_timeout_s))
     with closing(wiring.open_cluster(replace(settings, pool=quick))) as inspector:
         try:
-            found = _told(inspector, _lacking(inspector))
+            found = cluster.missing(inspector, _lacking(inspector))
         except (Transient, Refused) as exc:
             # Away, or it does not tell anybody what he may do. What is missing will show when it is used.
             log.warning("rights_not_checked", cause=str(exc))
@@ -82,11 +82,3 @@ def _lacking(inspector: Inspector) -> Sequence[Lack]:
         clock.wait(never, pause)
         lacking = inspector.lacking()
     return lacking
-
-
-def _told(inspector: Inspector, lacking: Sequence[Lack]) -> list[Finding]:
-    resources = dict.fromkeys(lack.right.resource for lack in lacking)
-    return [
-        cluster.missing(inspector, [lack for lack in lacking if lack.right.resource == resource])
-        for resource in resources
-    ]

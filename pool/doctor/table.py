@@ -26,7 +26,7 @@ REMEDIES = {
     "orphan": "a pod that says it is busy is never deleted: end its session, or delete the pod by hand",
     "row_without_pod": "the next sweep decides; if many, see whether the cluster's API lists all pods",
     "empty_cluster": "see whether the cluster's API really lists no pods; rows end after a minute of proof",
-    "refused": "mend what refuses it (an admission webhook, a policy, a finalizer's owner), or remove the thing by hand; the rest of the pass goes on",
+    "refused": "mend what refuses it (an admission webhook or policy), or remove the thing by hand; everything else goes on",
     "leaving": "its holder was told; it leaves when its claim ends",
     "paused": "warmpool resume",
     "pass_paused": "warmpool pass resume NAME",

@@ -28,6 +28,7 @@ T = TypeVar("T")
 STALE_AFTER_S = 15.0
 # So many things in one run that nobody answered for: it is not the things.
 UNANSWERED_PER_RUN = 3
+_SKIPPED = "skipped"
 
 
 class Interrupted(PoolError):
@@ -67,7 +68,7 @@ class Run:
             raise
         except (Refused, Transient) as exc:
             self.skipped[f"{what}/{thing}"] = str(exc)
-            self.did("skipped")
+            self.did(_SKIPPED)
             self.unanswered += isinstance(exc, Transient)
             if self.unanswered >= UNANSWERED_PER_RUN:
                 raise
@@ -100,6 +101,11 @@ class Run:
         if len(found) > limit:
             self.overflowed = True
         return found[:limit]
+
+    @property
+    def acted(self) -> int:
+        """How much was done, what was left out not counted."""
+        return self.actions.total() - self.actions[_SKIPPED]
 
     @property
     def limit(self) -> int:
@@ -187,13 +193,13 @@ def carry_out(deps: Deps, what: Pass, run: Run) -> dict[str, Any]:
                 tx,
                 what.name,
                 detail=", ".join(f"{k} {v}" for k, v in sorted(run.actions.items()) if v),
-                actions=run.actions.total(),
+                actions=run.acted,
                 duration_s=deps.clock.monotonic() - began,
             )
             sightings.record(tx, what.name, run.sightings)
             # What was refused before and was not now is mended or gone.
             suspects.forget_others(tx, Kind.REFUSED, _told(tx, run), among=f"{run.name}/")
-    if run.actions:
+    if run.acted:
         log.info("pass_acted", name=what.name, dry_run=run.dry_run, **run.actions)
     return _report(deps, what, "ok", actions=dict(run.actions))
 

@@ -87,6 +87,34 @@ def test_a_start_tells_what_is_wrong_around_it_in_a_line_each(tmp_path: Path) ->
     assert all(line["evidence"] and line["fix"] for line in told)
 
 
+def test_the_command_names_what_was_not_checked_and_that_is_nothing_bad(tmp_path: Path) -> None:
+    with RedisServer(appendonly=True) as redis:
+        env = {
+            "PATH": "/usr/bin:/bin",
+            "WARMPOOL_DATA_DIR": str(tmp_path / "data"),
+            "WARMPOOL_BROKER_URL": redis.url,
+        }
+        command("migrate", env)
+        (tmp_path / "data").chmod(0o700)
+        shown, told = command("doctor", env), command("doctor", env, "-o", "json")
+    found = {f["id"]: f for f in json.loads(told.stdout)["findings"]}
+    assert found["cluster"]["level"] == "unchecked"
+    assert found["redis_policy"]["level"] == "ok"
+    assert "?? cluster: not checked: the driver is local" in shown.stdout
+    assert shown.stdout.strip().endswith(", 1 not checked")
+    # Nobody runs passes here, which on a slow machine is noticed.
+    bad = {f["id"].partition(":")[0] for f in found.values() if f["level"] == "bad"}
+    assert bad <= {"pass_dark", "beat_dark"}
+    assert told.returncode == (1 if bad else 0)
+    wrong = command("doctor", env | {"WARMPOOL_MAX_WORKERS": "many"})
+    assert wrong.returncode == 2
+
+
+def command(name: str, env: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    run = [sys.executable, "-m", "pool.cli", name, *words]
+    return subprocess.run(run, cwd=ROOT, env=env, capture_output=True, text=True)
+
+
 def test_a_check_up_of_a_local_pool_needs_nothing_of_a_clusters() -> None:
     missing = "import sys; sys.modules.update(msgspec=None, kubernetes=None); import pool.doctor, pool.doctor.starting"
     subprocess.run([sys.executable, "-c", missing], cwd=ROOT, check=True)
@@ -106,7 +134,6 @@ def test_an_acquire_worker_loads_nothing_that_speaks_to_a_cluster(tmp_path: Path
         "WARMPOOL_KUBERNETES_KUBECONFIG": away.kubernetes.kubeconfig,
         "WARMPOOL_BROKER_URL": "redis://127.0.0.1:1/0",
     }
-    run = [sys.executable, "-m", "pool.cli", "migrate"]
-    subprocess.run(run, cwd=ROOT, env=env, check=True, capture_output=True)
+    command("migrate", env)
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
