@@ -339,7 +339,8 @@ def test_with_the_least_rights_the_doctor_says_what_it_did_not_look_at_and_nothi
     assert "API server" in found["clocks"].evidence
     mine = [r for r in own_cluster.requests(since) if r.user == user.name]
     assert [r for r in mine if r.code == 403] == []
-    assert {(r.verb, r.resource) for r in mine if r.is_write} == {REVIEWS}
+    assert REVIEWS in {(r.verb, r.resource) for r in mine}
+    assert [r for r in mine if r.is_write] == []
 
 
 def test_a_clock_of_the_api_servers_that_is_wrong_is_told(
