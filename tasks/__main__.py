@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,9 @@ def main(arguments: list[str]) -> None:
 
 
 def _prepare(app: WarmpoolApp, role: str) -> None:
-    """A worker that could not do its work does not start. Left to a signal handler, Celery would log the error and go on."""
+    """A worker that could not do its work does not start. Left to a signal handler, Celery would log the error and go on. Told to end meanwhile, it ends:
+    as the first process of a container it would not hear it otherwise."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         if role != "acquire":  # which never speaks to the cluster, nor loads what does
             logs.set_up()

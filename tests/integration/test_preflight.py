@@ -4,6 +4,8 @@ where there is none. What a cluster answers is tried in `tests/kube/test_preflig
 from __future__ import annotations
 
 import json
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +55,30 @@ def test_a_pool_without_a_cluster_asks_none() -> None:
     with capture_logs() as told:
         starting.assert_rights(Settings())
     assert told == []
+
+
+def test_told_to_end_while_it_asks_for_its_rights_a_worker_ends(tmp_path: Path, away: Settings) -> None:
+    """The API server is connected to and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        mute = json.dumps(AWAY).replace("127.0.0.1:1", f"127.0.0.1:{server.getsockname()[1]}")
+        Path(away.kubernetes.kubeconfig).write_text(mute)
+        env = {
+            "PATH": "/usr/bin:/bin",
+            "WARMPOOL_DATA_DIR": str(tmp_path / "data"),
+            "WARMPOOL_DRIVER": "kubernetes",
+            "WARMPOOL_KUBERNETES_KUBECONFIG": away.kubernetes.kubeconfig,
+            "WARMPOOL_BROKER_URL": "redis://127.0.0.1:1/0",
+        }
+        worker = subprocess.Popen([sys.executable, "-m", "tasks", "worker", "bind"], cwd=ROOT, env=env)
+        try:
+            server.settimeout(60)
+            connection, _ = server.accept()
+            worker.send_signal(signal.SIGTERM)
+            assert worker.wait(timeout=30) == 0
+            connection.close()
+        finally:
+            worker.kill()
+            worker.wait()
 
 
 def test_the_doctor_says_what_nobody_looked_at(away: Settings, tmp_path: Path) -> None:
