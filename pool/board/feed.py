@@ -122,10 +122,14 @@ class Feed:
             cells = self.fleet.update(changed) if changed else None
             await self._tell({"at": seen.status["at"], "cells": cells, "panels": new})
 
-    async def listen(self) -> AsyncIterator[str]:
-        """Everything now, then every change; a listener that falls too far behind gets everything again."""
+    def must_have_room(self) -> None:
+        """Raises if no more browsers can listen; asked before a stream begins, while it can still be answered with a refusal."""
         if self._listeners >= MOST_LISTENERS:
             raise TooMany(f"{MOST_LISTENERS} browsers are the most that one board serves")
+
+    async def listen(self) -> AsyncIterator[str]:
+        """Everything now, then every change; a listener that falls too far behind gets everything again."""
+        self.must_have_room()
         self._listeners += 1
         try:
             await self.fresh()

@@ -64,8 +64,10 @@ async def home(request: Request) -> Response:
 
 async def events(request: Request) -> Response:
     """Live updates (server-sent events)."""
+    feed = board_of(request).feed
+    feed.must_have_room()
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(board_of(request).feed.listen(), media_type="text/event-stream", headers=headers)
+    return StreamingResponse(feed.listen(), media_type="text/event-stream", headers=headers)
 
 
 async def worker(request: Request) -> Response:

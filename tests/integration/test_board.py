@@ -182,6 +182,32 @@ def test_a_form_from_elsewhere_is_refused(world: World, board: BoardServer) -> N
     assert alice.post("/sign-out", {"token": alice.token(path)}) == 303
 
 
+def test_a_form_without_end_is_not_read_to_its_end(world: World, board: BoardServer) -> None:
+    [idle] = world.warm(1)
+    client = Client(board)
+    client.sign_in()
+    path = f"/act/workers/{idle}/drain"
+    answer = client.ask("POST", path, {"token": client.token(path), "why": "x" * 20_000})
+    assert (answer.status, "too large" in answer.text) == (503, True)
+    assert world.state_of(idle) is State.IDLE
+
+
+def test_a_list_has_an_end(world: World, board: BoardServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.warm(3)
+    monkeypatch.setattr("pool.board.pages.MOST_ROWS", 2)
+    assert len(Client(board).json("/api/get/workers?limit=100000")) == 2
+    assert len(Client(board).json("/api/get/workers?limit=1")) == 1
+
+
+def test_a_password_in_a_header_may_only_look(sqlite_store: Store) -> None:
+    world = World(sqlite_store)
+    with BoardServer(world, host="0.0.0.0") as board:
+        asked = {"Authorization": "Basic YWxpY2U6b3BlbiBzZXNhbWU="}
+        assert Client(board).get("/api/status", **asked)[0] == 200
+        answer = Client(board).ask("POST", "/sign-out", {}, **asked)
+        assert (answer.status, answer.headers.get("location")) == (303, "/sign-in")
+
+
 def test_every_answer_has_its_headers_and_other_names_are_not_ours(world: World, board: BoardServer) -> None:
     client = Client(board)
     for path in ("/", "/api/status", "/static/board.js", "/nothing", "/healthz", "/sign-in"):

@@ -348,6 +348,27 @@ def after_a_run(world: World) -> tuple[float, bool]:
     return page_of(world).value("broker_emptied_total"), "broker_emptied" in worries
 
 
+def test_a_page_that_took_long_to_read_is_kept_for_longer(world: World) -> None:
+    class Hand(SystemClock):
+        now = 0.0
+
+        def monotonic(self) -> float:
+            return self.now
+
+    clock, looks = Hand(), []
+
+    def slow() -> dict[str, int]:
+        looks.append(clock.now)
+        clock.now += 2.0
+        return {"acquire": 0}
+
+    exporter = Exporter(world.store, world.deps.settings, clock=clock, look=slow)
+    for seconds in (0.0, 1.0, 8.0, 2.0):
+        clock.now += seconds
+        exporter.render()
+    assert looks == [0.0, 13.0]
+
+
 def test_many_who_ask_at_once_read_the_table_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     reads = []
     monkeypatch.setattr("pool.exporting.read", lambda *_: reads.append(1) or [])

@@ -35,9 +35,17 @@
     performance.measure("update", { start: "update-began", detail: event.data.length });
   }
 
-  const source = new EventSource("/events");
-  source.onmessage = heard;
-  source.onerror = () => say("no connection, trying again", false);
+  // A stream that breaks is opened again by the browser; one that was refused is not, so we do.
+  let source = null;
+  function listen() {
+    source = new EventSource("/events");
+    source.onmessage = heard;
+    source.onerror = () => {
+      say("no connection, trying again", false);
+      if (source.readyState === EventSource.CLOSED) setTimeout(listen, 5000);
+    };
+  }
+  listen();
   addEventListener("pagehide", () => source.close());
 
   // Legend and search: what does not match grows faint.

@@ -1,0 +1,138 @@
+"""The one reader behind all browsers: it misses nothing that is committed late, tells only what changed, and lets nobody fall behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+from sqlalchemy import delete
+
+from pool.board import feed as feeding
+from pool.board.feed import Feed, TooMany
+from pool.board.rendering import Links, Templates
+from pool.clock import SystemClock
+from pool.states import State
+from pool.store import Store, schema
+from tests.support.board_server import BoardServer
+from tests.support.busy_hour import passes_are_well
+from tests.support.world import World
+
+
+@pytest.fixture
+def pool(sqlite_store: Store) -> World:
+    made = World(sqlite_store)
+    made.warm(3)
+    passes_are_well(made)
+    return made
+
+
+def a_feed(world: World) -> Feed:
+    render = Templates(links=Links(flower_url="", pod_url="")).panels
+    return Feed(world.store, world.deps.settings, SystemClock(), render)
+
+
+def shown(feed: Feed, worker_id: str) -> str:
+    return next(str(c.state) for c in feed.fleet._at.values() if c.id == worker_id)
+
+
+async def heard(listening: AsyncIterator[str]) -> list[dict[str, Any]]:
+    text = await anext(listening)
+    return [json.loads(part.removeprefix("data: ")) for part in text.split("\n\n") if part]
+
+
+def test_an_entry_that_is_committed_late_is_seen(pool: World) -> None:
+    async def scene() -> None:
+        feed = a_feed(pool)
+        await feed.refresh()
+        # Others' entries with higher numbers were committed, and seen, before this one is.
+        feed._entry += 100
+        got = pool.granted("acme")
+        await feed.refresh()
+        assert shown(feed, got.worker_id) == State.HOT
+
+    asyncio.run(scene())
+
+
+def test_what_the_journal_no_longer_tells_is_found_by_comparing(pool: World) -> None:
+    async def scene() -> None:
+        feed = a_feed(pool)
+        await feed.refresh()
+        got = pool.granted("acme")
+        with pool.store.write() as tx:
+            tx.execute(delete(schema.journal))
+        await feed.refresh()
+        assert shown(feed, got.worker_id) == State.IDLE
+        while feed.readings % feeding.COMPARE_EVERY:
+            feed.readings += 1
+        await feed.refresh()
+        assert shown(feed, got.worker_id) == State.HOT
+
+    asyncio.run(scene())
+    assert feeding.COMPARE_EVERY <= 120, "within minutes"
+
+
+def test_a_listener_gets_every_change_and_one_that_fell_behind_gets_everything(pool: World) -> None:
+    async def scene() -> None:
+        feed = a_feed(pool)
+        async with aclosing(feed.listen()) as listening:
+            [first] = await heard(listening)
+            assert len(first["cells"]["states"]) == 3
+            for _ in range(5):
+                await feed.refresh()
+            assert len(await heard(listening)) == 5
+            pool.granted("acme")
+            for _ in range(feeding.FRAMES_KEPT + 2):
+                await feed.refresh()
+            [whole] = await heard(listening)
+            assert len(whole["cells"]["states"]) == 3
+            assert set(whole["panels"]) == set(first["panels"])
+        assert feed._listeners == 0
+
+    asyncio.run(scene())
+
+
+def test_only_panels_that_changed_are_told(pool: World) -> None:
+    async def scene() -> None:
+        feed = a_feed(pool)
+        async with aclosing(feed.listen()) as listening:
+            await heard(listening)
+            await feed.refresh()
+            [nothing] = await heard(listening)
+            assert not {"orgs", "worries", "moves", "legend"} & set(nothing["panels"])
+            assert "cells" not in nothing
+            pool.granted("acme")
+            await feed.refresh()
+            [told] = await heard(listening)
+            assert {"orgs", "moves", "legend", "numbers"} <= set(told["panels"])
+
+    asyncio.run(scene())
+
+
+def test_more_browsers_than_one_board_serves_are_told_so(
+    pool: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeding, "MOST_LISTENERS", 1)
+
+    async def scene() -> None:
+        feed = a_feed(pool)
+        async with aclosing(feed.listen()) as listening:
+            await heard(listening)
+            with pytest.raises(TooMany, match="1 browsers are the most"):
+                feed.must_have_room()
+        feed.must_have_room()
+
+    asyncio.run(scene())
+
+
+def test_a_browser_too_many_gets_an_answer(pool: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    import urllib3
+
+    monkeypatch.setattr(feeding, "MOST_LISTENERS", 0)
+    with BoardServer(pool) as board:
+        answer = urllib3.request("GET", f"{board.url}/events", retries=False)
+        assert answer.status == 503
+        assert b"the most that one board serves" in answer.data

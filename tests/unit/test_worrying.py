@@ -1,0 +1,114 @@
+"""What an operator is told to look at: each worry from what it is about, worst first, silent where all is well. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pool.reporting.worrying import worries
+
+STATES = {"spawning": 0, "idle": 3, "hot": 0, "hot_idle": 0, "draining": 0}
+
+
+def a_pass(**changes: Any) -> dict[str, Any]:
+    well = {"dark": False, "outcome": "ok", "detail": "", "failures": 0, "paused": False, "paused_by": None}
+    return well | changes
+
+
+def a_profile(**changes: Any) -> dict[str, Any]:
+    well = {
+        "target": 3, "states": dict(STATES), "surplus_overdue": 0, "rollout": None, "trouble": None, "trouble_until": None,
+    }  # fmt: skip
+    return well | changes
+
+
+def a_pool(**changes: Any) -> dict[str, Any]:
+    """A status with nothing to worry about, but for these."""
+    well: dict[str, Any] = {
+        "pool": {"paused": False, "canary_age_s": 1.0}, "profiles": {"default": a_profile()}, "passes": {"reap": a_pass()},
+        "waiting": [], "suspects": [], "leaving": [], "parked_overdue": 0, "unprotected": 0, "broker_emptied_at": None,
+        "forbidden": [], "beat_dark": False,
+    }  # fmt: skip
+    return well | changes
+
+
+def line(oldest_s: float) -> dict[str, Any]:
+    return {"org": "acme", "profile": "default", "waiting": 2, "oldest_s": oldest_s, "why": "it is full"}
+
+
+def suspect(kind: str, detail: str) -> dict[str, Any]:
+    return {"kind": kind, "subject": "w-1", "runs": 2, "detail": detail}
+
+
+def test_a_pool_that_is_well_worries_nobody() -> None:
+    assert worries(a_pool()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "ident", "level", "text"),
+    [
+        ({"beat_dark": True}, "beat_dark", "bad", "beat is dark"),
+        ({"pool": {"paused": False, "canary_age_s": 31.0}}, "lane_closed", "bad", "no canary came through for 31 s"),
+        ({"pool": {"paused": True, "canary_age_s": 1.0}}, "paused", "warn", "the pool is paused"),
+        ({"passes": {"reap": a_pass(dark=True)}}, "pass_dark:reap", "bad", "pass reap is dark"),
+        (
+            {"passes": {"reap": a_pass(dark=True, outcome="failed", detail="no database")}},
+            "pass_dark:reap", "bad", "pass reap is dark: no database",
+        ),
+        ({"passes": {"reap": a_pass(failures=2, detail="so")}}, "pass_failing:reap", "warn", "failed 2 times: so"),
+        ({"passes": {"reap": a_pass(paused=True, paused_by="alice")}}, "pass_paused:reap", "warn", "paused by alice"),
+        (
+            {"profiles": {"gpu": a_profile(trouble="no image", trouble_until="later")}},
+            "spawn_failing:gpu", "bad", "can not start workers: no image",
+        ),
+        (
+            {"profiles": {"gpu": a_profile(states=STATES | {"idle": 0, "spawning": 2})}},
+            "warm_empty:gpu", "warn", "no warm worker, 2 being started",
+        ),
+        ({"profiles": {"gpu": a_profile(surplus_overdue=50)}}, "idle_overdue:gpu", "warn", "50 idle above its target"),
+        ({"waiting": [line(11)]}, "waiting:acme:default", "warn", "2 of acme waiting, the oldest for 11 s: it is full"),
+        ({"parked_overdue": 1}, "parked_overdue", "warn", "1 worker parked past the time"),
+        ({"parked_overdue": 7}, "parked_overdue", "warn", "7 workers parked past the time"),
+        ({"suspects": [suspect("orphan", "in use: held")]}, "orphan:w-1", "warn", "in use: held"),
+        ({"suspects": [suspect("row_without_pod", "absent once")]}, "row_without_pod:w-1", "warn", "w-1: absent once"),
+        ({"suspects": [suspect("empty_cluster", "seen once")]}, "empty_cluster:w-1", "warn", "w-1: seen once"),
+        (
+            {"leaving": [{"id": "w-1", "org": "acme", "leaving_why": "drained"}]},
+            "leaving:w-1", "warn", "w-1 is in use by acme and must leave: drained",
+        ),
+        (
+            {"forbidden": [{"call": "patch pods", "age_s": 1.0}]},
+            "forbidden:patch pods", "bad", "the API server forbids us to patch pods",
+        ),
+        ({"unprotected": 2}, "unprotected", "bad", "2 workers in use may be evicted at any time"),
+        ({"broker_emptied_at": "2026-11-17T03:39:17.000Z"}, "broker_emptied", "warn", "at 03:39:17 UTC"),
+    ],
+)  # fmt: skip
+def test_each_is_told_with_its_level(changes: dict[str, Any], ident: str, level: str, text: str) -> None:
+    [told] = worries(a_pool(**changes))
+    assert (told["id"], told["level"]) == (ident, level)
+    assert text in told["text"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"waiting": [line(9)]},
+        {"pool": {"paused": False, "canary_age_s": 30.0}},
+        {"passes": {"reap": a_pass(failures=1)}},
+        {"profiles": {"off": a_profile(target=0, states=STATES | {"idle": 0})}},
+        {"profiles": {"gone": a_profile(target=None, states=STATES | {"idle": 0})}},
+        {"profiles": {"slow": a_profile(trouble="failed once")}},
+        {"suspects": [suspect("orphan", "seen once")]},
+    ],
+)
+def test_what_is_as_it_should_be_is_not_told(changes: dict[str, Any]) -> None:
+    assert worries(a_pool(**changes)) == []
+
+
+def test_the_worst_is_first_and_a_dark_beat_explains_dark_passes() -> None:
+    told = worries(a_pool(parked_overdue=1, unprotected=1, passes={"reap": a_pass(paused=True)}))
+    assert [w["level"] for w in told] == ["bad", "warn", "warn"]
+    dark = worries(a_pool(beat_dark=True, passes={"reap": a_pass(dark=True)}))
+    assert [w["id"] for w in dark] == ["beat_dark"]
