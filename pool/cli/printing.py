@@ -90,7 +90,7 @@ def painted(text: str) -> str:
             *(rf"(?:^|(?<=\s))(?P<{word}>{word}|{word.upper()})(?=\s|$)" for word in STYLES),
             r"(?P<bad>(?m:^)!! .*)",
             r"(?P<warn>(?m:^)! .*)",
-            r"(?P<head>(?m:^)[A-Z][A-Z _]+(?:  +[A-Z%_ ]+)+$)",
+            r"(?P<head>(?m:^)[A-Z][A-Z _]+(?:  +[A-Z%_ ]+)+(?m:$))",
         ]
 
     theme = Theme({**{f"wp.{w}": s for w, s in STYLES.items()}, "wp.head": "bold"})
