@@ -36,7 +36,7 @@ def _worry(ident: str, level: str, text: str) -> dict[str, str]:
 def _passes(seen: dict[str, Any]) -> Iterator[dict[str, str]]:
     if seen["beat_dark"]:
         yield _worry("beat_dark", BAD, "beat is dark: no pass has been tried lately")
-    elif seen["pool"]["canary_age_s"] > 6 * PERIODS_S["reap"]:
+    elif seen["pool"]["canary_age_s"] > 6 * PERIODS_S["reap"] and _sends_canaries(seen["passes"].get("reap")):
         age = seen["pool"]["canary_age_s"]
         yield _worry("lane_closed", BAD, f"acquires are not served: no canary came through for {age:.0f} s")
     for name, p in seen["passes"].items():
@@ -47,6 +47,11 @@ def _passes(seen: dict[str, Any]) -> Iterator[dict[str, str]]:
             yield _worry(
                 f"pass_failing:{name}", WARN, f"pass {name} failed {p['failures']} times: {p['detail']}"
             )
+
+
+def _sends_canaries(reap: dict[str, Any] | None) -> bool:
+    """A reap that does not run sends none, and then their absence says nothing about acquires."""
+    return reap is not None and not reap["paused"] and not reap["dark"]
 
 
 def _outside(seen: dict[str, Any]) -> Iterator[dict[str, str]]:

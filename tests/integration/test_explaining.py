@@ -216,6 +216,25 @@ def test_why_a_request_waits(world: World) -> None:
     assert "ImagePullBackOff" in why_request(world, "third", org="bolt")
 
 
+def test_a_name_that_means_several_names_them(world: World) -> None:
+    first, second = world.warm(2)
+    with pytest.raises(NotFound, match=f"'w-0' means several: {first}, {second}"):
+        reporting.explain_worker(world.store, world.deps.settings, "w-0")
+
+
+def test_supply_that_has_stopped_is_the_reason_to_wait(world: World) -> None:
+    world.profile(warm_target=0)
+    world.run_pass("reconcile_warm")
+    world.waits("bolt", request_id="r")
+    operating.set_pass_paused(world.store, "reconcile_warm", paused=True, operator=ALICE)
+    assert why_request(world, "r") == (
+        "It waits: nobody makes workers: reconcile_warm was paused by alice (cli)."
+    )
+    operating.set_pass_paused(world.store, "reconcile_warm", paused=False, operator=ALICE)
+    world.pass_time(60)
+    assert why_request(world, "r") == "It waits: nobody makes workers: reconcile_warm is dark."
+
+
 def test_a_pool_at_its_cap_is_the_reason_to_wait(world: World) -> None:
     world.configure(max_workers=1)
     world.warm(1)

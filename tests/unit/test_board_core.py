@@ -110,6 +110,13 @@ def test_the_hour_is_told_backwards_from_now() -> None:
     ]  # fmt: skip
 
 
+def test_an_hour_that_the_journal_tells_in_part_has_no_less_than_nobody() -> None:
+    moves = [Moves(0, "p", "draining", "retired", 5), Moves(1, "p", "idle", "hot", 9)]
+    for sample in rewind({("p", "hot"): 2}, moves, minutes=3)[:-1]:
+        assert all(n > 0 for n in sample.values())
+        assert ("p", "retired") not in sample
+
+
 def test_the_hour_goes_on_by_itself_and_forgets_what_is_older() -> None:
     hour, at = Hour(), datetime(2030, 1, 1, tzinfo=UTC)
     for minute in range(MINUTES + 30):
@@ -179,6 +186,8 @@ def test_wrong_passwords_are_refused_and_soon_not_even_tried() -> None:
         assert gate.sign_in("alice", "guess", now_s=0) is None
     assert gate.is_closed()
     assert gate.sign_in("alice", "sesame", now_s=0) is None
+    clock.at = 59
+    assert gate.is_closed()
     clock.at = 61
     assert gate.sign_in("alice", "sesame", now_s=0) is not None
     assert gate.sign_in("al\nice", "sesame", now_s=0) is None
@@ -191,6 +200,10 @@ def test_a_forms_token_belongs_to_its_session() -> None:
     assert gate.is_form_token(gate.form_token("one"), "one")
     assert not gate.is_form_token(gate.form_token("one"), "two")
     assert not gate.is_form_token("", "one")
+    forged = base64.urlsafe_b64encode(b"9999999999|mallory").decode()
+    assert gate.who(f"{forged}.{gate.form_token(forged)}", now_s=0) is None, (
+        "what signs forms signs no sessions"
+    )
 
 
 @pytest.mark.parametrize(

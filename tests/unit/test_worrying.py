@@ -107,8 +107,18 @@ def test_what_is_as_it_should_be_is_not_told(changes: dict[str, Any]) -> None:
     assert worries(a_pool(**changes)) == []
 
 
+@pytest.mark.parametrize(
+    ("reap", "told"), [({"paused": True}, "pass_paused:reap"), ({"dark": True}, "pass_dark:reap")]
+)
+def test_a_reap_that_does_not_run_sends_no_canary_and_that_says_nothing_about_acquires(
+    reap: dict[str, Any], told: str
+) -> None:
+    late = a_pool(pool={"paused": False, "canary_age_s": 95.0}, passes={"reap": a_pass(**reap)})
+    assert [w["id"] for w in worries(late)] == [told]
+
+
 def test_the_worst_is_first_and_a_dark_beat_explains_dark_passes() -> None:
-    told = worries(a_pool(parked_overdue=1, unprotected=1, passes={"reap": a_pass(paused=True)}))
-    assert [w["level"] for w in told] == ["bad", "warn", "warn"]
+    told = worries(a_pool(parked_overdue=1, unprotected=1, passes={"reap": a_pass(failures=3, detail="so")}))
+    assert [w["id"] for w in told] == ["unprotected", "pass_failing:reap", "parked_overdue"]
     dark = worries(a_pool(beat_dark=True, passes={"reap": a_pass(dark=True)}))
     assert [w["id"] for w in dark] == ["beat_dark"]
