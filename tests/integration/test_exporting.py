@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from redis import Redis
 from sqlalchemy import text
 
-from pool import exporting, reporting
+from pool import exporting, operating, reporting
 from pool.clock import SystemClock
 from pool.drivers.port import NOTE_DO_NOT_DISRUPT, NOTE_EPOCH, NOTE_ORG
 from pool.errors import Transient
@@ -20,6 +20,7 @@ from pool.exporting import Exporter
 from pool.ids import ProfileName, RandomIds
 from pool.locks import RedisLocks
 from pool.metrics.catalog import CATALOG, Kind, Origin
+from pool.operating import Operator
 from pool.passes import PASSES
 from pool.passes.running import run_once
 from pool.periods import PERIODS_S
@@ -112,6 +113,12 @@ def test_who_waits_and_for_how_long_is_told(world: World) -> None:
     page = page_of(world)
     assert page.value("waiting_requests", profile="default") == 2
     assert page.value("waiting_oldest_seconds", profile="default") == pytest.approx(40, abs=5)
+    world.refused(profile="default")
+    world.warm(2)
+    world.run_pass("reconcile_warm")
+    page = page_of(world)
+    assert page.value("waiting_requests", profile="default") == 0, "who was answered waits no more"
+    assert page.value("waiting_oldest_seconds", profile="default") == 0
 
 
 # A worker of two vCPUs and 512 MiB: what is spent is twice its seconds in one unit, half of them in the other.
@@ -127,7 +134,9 @@ def test_what_idling_costs_is_exact_to_the_second_and_told_by_its_reason(world: 
     world.profile(**SIZE, hot_idle_ttl_s=100)
     world.warm(1)
     world.pass_time(1000)
-    assert spent(page_of(world), "warm") == pytest.approx((2000, 500), abs=20)
+    vcpu_s, gib_s = spent(page_of(world), "warm")
+    assert (vcpu_s, gib_s) == pytest.approx((2000, 500), abs=20)
+    assert vcpu_s / gib_s == pytest.approx(4.0)
 
     given = world.granted()
     world.pass_time(50_000)  # in use: costs nothing
@@ -194,7 +203,11 @@ def test_a_parked_worker_past_its_time_is_overdue_and_what_a_floor_keeps_is_not(
     for claim in world.rows("claims"):
         if claim.org == "keeper":
             world.release(claim.id)
-    world.pass_time(30)
+    world.pass_time(11)
+    assert page_of(world).value("idle_overdue", profile="default", kind="parked") == 0, (
+        "the reap has a period"
+    )
+    world.pass_time(19)
     parked = len(world.workers(State.HOT_IDLE))
     assert page_of(world).value("idle_overdue", profile="default", kind="parked") == parked - 2
     world.run_pass("reap")
@@ -221,6 +234,11 @@ def test_a_pass_shows_its_age_and_that_it_has_never_succeeded(world: World) -> N
     assert page.value("pass_ever_succeeded", **{"pass": "sweep_stuck"}) == 0
     assert page.value("pass_last_success_age_seconds", **{"pass": "sweep_stuck"}) >= 29
     assert page.value("pass_holder", **{"pass": "reap", "holder": "test"}) == 1
+    assert page.value("pass_paused", **{"pass": "reap"}) == 0
+    operating.set_pass_paused(
+        world.store, "reap", paused=True, operator=Operator(name="a", way="cli", why="")
+    )
+    assert page_of(world).value("pass_paused", **{"pass": "reap"}) == 1
 
 
 def test_what_the_guard_sees_and_can_not_mend_is_told(world: World) -> None:
@@ -269,6 +287,21 @@ def test_orphans_and_rows_without_pods_are_told(world: World) -> None:
         tx.execute(text("UPDATE pool SET live = live - 1"))
     world.run_pass("sweep_orphans")
     assert page_of(world).value("orphans") == 1
+
+
+def test_the_orgs_that_are_named_are_those_nearest_to_their_caps(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pool.reading.TOP_ORGS", 2)
+    world.org("tight", cap=2)
+    world.org("roomy", cap=100)
+    world.warm(7)
+    for org in ("tight", *["roomy"] * 3, *["free"] * 2):
+        world.granted(org)
+    page = page_of(world)
+    assert (page.value("org_in_use", org="tight"), page.value("org_cap", org="tight")) == (1, 2)
+    assert page.value("org_in_use", org="roomy") == 3
+    assert ("warmpool_org_in_use", frozenset({("org", "free")})) not in page.samples
 
 
 def test_an_open_breaker_shows(world: World) -> None:
