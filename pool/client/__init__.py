@@ -9,7 +9,10 @@ With asyncio the same call is `async with AsyncPool("redis://…").acquire("acme
 of its own may as well say `app.send_task("pool.acquire", kwargs={"org": "acme"}, queue="acquire").get()`, and renew and
 release by itself.
 
-A Redis ACL that is enough for a client named "billing": `-@all +hello +auth +ping +client +select +lpush +blpop +rpush
+Where the pool takes signed requests only, `Pool(url, org_key=…)` signs them, with what `warmpool org key` prints; so do WARMPOOL_ORG_KEY and a file
+that WARMPOOL_ORG_KEY_FILE names.
+
+A Redis ACL that is enough for a client named "billing": `-@all +hello +auth +ping +client +select +time +lpush +blpop +rpush
 +expire ~acquire ~warmpool.reply.billing.*`
 """
 

@@ -1,5 +1,5 @@
 """Deeds: what was done to the pool and is no move of a worker, with who and why. Drains and retirements are moves and stand in
-the journal; pauses, targets, orgs and orphan pods stand here."""
+the journal; pauses, targets, orgs, orphan pods and requests that nobody's key had signed stand here."""
 
 from __future__ import annotations
 
