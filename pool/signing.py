@@ -25,6 +25,7 @@ FIRST_VERSION = 1
 REPLY_PREFIX = "warmpool.reply."
 # Ends an org's name in the names of keys; no org has one in its own, so that no org's prefix is the beginning of another's.
 END_OF_ORG = ":"
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 _ORG = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 _KEY = re.compile(rf"wpk1:({_ORG}):([1-9][0-9]{{0,8}}):([0-9a-f]{{64}})(:own)?")
 _PROOF = re.compile(
@@ -172,5 +173,4 @@ def _mac(secret: str, proof: Proof, asked: Asked) -> str:
         ),
         *(asked.address, list(asked.args), dict(asked.kwargs)),
     ]
-    text = json.dumps(signed, sort_keys=True, separators=(",", ":"))
-    return hmac.digest(bytes.fromhex(secret), text.encode(), "sha256").hex()
+    return hmac.digest(bytes.fromhex(secret), _ENCODER.encode(signed).encode(), "sha256").hex()
