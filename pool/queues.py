@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -13,18 +13,26 @@ from pool.errors import Transient
 QUEUES = ("acquire", "fleet", "bind", "passes")
 
 
-class Queues:
-    """Looks."""
+def no_more() -> Sequence[str]:
+    return ()
 
-    def __init__(self, redis: Redis) -> None:
+
+class Queues:
+    """Looks. What waits in orgs' own queues counts as waiting in `acquire`."""
+
+    def __init__(self, redis: Redis, of_orgs: Callable[[], Sequence[str]] = no_more) -> None:
         self._redis = redis
+        self._of_orgs = of_orgs
 
     def look(self) -> Mapping[str, int]:
         """The length of each; `Transient` if Redis can not be asked."""
+        more = self._of_orgs()
         try:
             pipe = self._redis.pipeline(transaction=False)
-            for name in QUEUES:
+            for name in (*QUEUES, *more):
                 pipe.llen(name)
-            return dict(zip(QUEUES, pipe.execute(), strict=True))
+            lengths = pipe.execute()
         except RedisError as exc:
             raise Transient(f"redis: {exc}") from exc
+        known = lengths[: len(QUEUES)]
+        return dict(zip(QUEUES, [known[0] + sum(lengths[len(QUEUES) :]), *known[1:]], strict=True))

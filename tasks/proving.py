@@ -140,9 +140,8 @@ class Prover:
         )
 
     def write_down(self, refused: Unproven) -> None:
-        """Count it, and have it journalled soon."""
+        """Count it, and have it journalled and logged soon."""
         self._app.deps.metrics.requests_unproven.labels(str(refused.trouble)).inc()
-        log.warning("request_refused", trouble=str(refused.trouble), org=refused.org, task=refused.task)
         self._app.unproven.add(refused)
 
 
@@ -155,6 +154,7 @@ def journal(app: WarmpoolApp, refused: list[Unproven]) -> None:
     """A few of them with their names and the rest as a number, so that whoever forges requests does not fill the database."""
     with app.deps.store.write() as tx:
         for each in refused[:_MOST_DEEDS]:
+            log.warning("request_refused", trouble=str(each.trouble), org=each.org, task=each.task)
             by = By(who=f"unproven caller {each.origin}", why=f"{each.task}: {each.detail}")
             deeds.record(tx, "request_refused", f"org {each.org}" if each.org else "no org", by)
         if len(refused) > _MOST_DEEDS:

@@ -3,6 +3,7 @@ starts or stops: nobody owns pods, the table does."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any
 
@@ -11,7 +12,7 @@ from celery import bootsteps, signals
 from celery.worker.consumer import Consumer
 
 from pool import logs, observing
-from pool.errors import Refused, Transient
+from pool.errors import PoolError, Refused, Transient
 from pool.passes import fallback
 from tasks.app import app
 from tasks.liveness import Liveness
@@ -108,7 +109,8 @@ def _ended(**_: Any) -> None:
         lane.close()
     app.delivered.flush()
     if "unproven" in app.__dict__:
-        app.unproven.flush()
+        with contextlib.suppress(PoolError):
+            app.unproven.flush()
     app.pool_broker.close()
     app.deps.close()
     log.info("worker_stopped", role=app.role)

@@ -33,7 +33,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 _LONG = (
     "test_local_pool", "test_lock_losses", "test_up", "test_running", "test_wrong_clocks", "test_metrics_live", "test_outages",
     "test_process_faults", "test_bad_input", "test_race", "test_end_to_end", "test_rollout_of_an_image", "test_parallel_spawns",
-    "test_crash_points", "test_pairs", "test_model", "test_negative", "test_supervisor", "test_browser", "test_local_passes",
+    "test_signed", "test_queue_per_org", "test_master_key", "test_crash_points", "test_pairs", "test_model", "test_negative", "test_supervisor", "test_browser", "test_local_passes",
 )  # fmt: skip
 
 _ALONE = ("test_pairs", "test_crash_points")

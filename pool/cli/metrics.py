@@ -39,10 +39,20 @@ def exporter(
     from pool.clock import SystemClock
     from pool.metrics import serving
     from pool.queues import Queues
+    from pool.signing import queue_of
+    from pool.store import orgs
 
     logs.set_up()
     settings = settings_of(context)
-    store, queues = wiring.open_store(settings), Queues(wiring.open_redis(settings))
+    store = wiring.open_store(settings)
+
+    def of_orgs() -> list[str]:
+        if not settings.pool.queue_per_org:
+            return []
+        with store.read() as tx:
+            return [queue_of(org.id) for org in orgs.every(tx)]
+
+    queues = Queues(wiring.open_redis(settings), of_orgs)
     page = exporting.Exporter(store, settings, clock=SystemClock(), look=queues.look)
     ended = threading.Event()
     for sig in (signal.SIGTERM, signal.SIGINT):

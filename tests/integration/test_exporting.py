@@ -357,7 +357,12 @@ def test_a_broker_that_can_not_be_asked_leaves_no_old_numbers(world: World) -> N
 def test_queues_are_as_long_as_redis_says() -> None:
     with RedisServer() as server, Redis.from_url(server.url) as redis:
         redis.rpush("fleet", "a", "b")
-        assert Queues(redis).look() == {"acquire": 0, "fleet": 2, "bind": 0, "passes": 0}
+        queues = Queues(redis)
+        assert queues.look() == {"acquire": 0, "fleet": 2, "bind": 0, "passes": 0}
+        redis.rpush("acquire.acme.", "c")
+        redis.rpush("acquire", "d", "e")
+        assert queues.look()["acquire"] == 2
+        assert Queues(redis, lambda: ["acquire.acme.", "acquire.bolt."]).look()["acquire"] == 3
 
 
 def test_an_emptied_broker_is_counted_and_its_first_use_is_not(world: World) -> None:
