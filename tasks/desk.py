@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pool.signing import queue_of
 from tasks.letters import Letter
-from tasks.mailbox import Post, Taken
+from tasks.mailbox import NOT_ASKED, Post, Taken
 from tasks.options import LANE
 from tasks.proving import OPEN, Proven, Unproven
 from tasks.replies import Answered
@@ -36,7 +36,8 @@ class Desk:
         return [LANE, *map(queue_of, self._app.tenants.names)] if self._per_org else [LANE]
 
     def proven(self, letter: Letter, now_s: float) -> Proven | Unproven:
-        return self._app.prover.prove(letter.asked, letter.headers, now_s)
+        prover = self._app.prover
+        return prover.prove(letter.asked, letter.headers, now_s) if prover.is_on else NOT_ASKED
 
     def unspent(self, taken: Sequence[Taken], said: Mapping[str, str]) -> tuple[list[Taken], list[Post]]:
         """Those that were not served before, and what goes out for the others. Of two copies that came together one is served."""
