@@ -8,6 +8,7 @@ from datetime import datetime
 
 import structlog
 
+from pool.contract import Granted
 from pool.deps import Deps
 from pool.ids import OrgId, ProfileName, RequestPk, WorkerId
 from pool.metrics import Metrics
@@ -32,6 +33,8 @@ class After:
     moves: list[tuple[WorkerId, State, State, By]] = field(default_factory=list)
     ended: list[ClaimEnd] = field(default_factory=list)
     waits: list[ProfileName] = field(default_factory=list)
+    # Acquires that have their answer: the profile, the answer, and the seconds it took.
+    answered: list[tuple[ProfileName, Granted, float]] = field(default_factory=list)
     # Phases of acquires that are over, and the seconds they took.
     phases: list[tuple[str, float]] = field(default_factory=list)
 
@@ -70,6 +73,8 @@ class After:
         for profile in self.waits:
             metrics.waits(profile)
         for phase, seconds in self.phases:
-            metrics.acquire_phase_seconds.labels(phase).observe(seconds)
-        for counted in (self.moves, self.ended, self.waits, self.phases):
+            metrics.phase(phase, seconds)
+        for profile, answer, seconds in self.answered:
+            metrics.answered(profile, answer, seconds)
+        for counted in (self.moves, self.ended, self.waits, self.phases, self.answered):
             counted.clear()

@@ -63,9 +63,9 @@ def serve(deps: Deps, calls: Sequence[Call], line: Asks | None = None) -> tuple[
     decided = _told(deps, calls, fresh, found, after)
     for call, answer in zip(calls, decided, strict=True):
         if isinstance(call, Asking) and isinstance(answer, Granted | Pending):
-            deps.metrics.acquire_phase_seconds.labels("claim").observe(took_s)
+            after.phases.append(("claim", took_s))
             if isinstance(answer, Granted):
-                deps.metrics.answered(call.asked.profile, answer, took_s)
+                after.answered.append((call.asked.profile, answer, took_s))
     return decided, after
 
 

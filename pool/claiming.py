@@ -43,7 +43,7 @@ def acquire_at_length(deps: Deps, asked: Acquire, reply: ReplyTo) -> Answer:
     began = deps.clock.monotonic()
     answer = _answered(deps, asked, reply)
     took_s = deps.clock.monotonic() - began
-    deps.metrics.acquire_phase_seconds.labels("claim").observe(took_s)
+    deps.metrics.phase("claim", took_s)
     if not isinstance(answer, Pending):
         deps.metrics.answered(asked.profile, answer, took_s)
     return answer

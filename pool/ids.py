@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import uuid
 from typing import NewType, Protocol
 
 WorkerId = NewType("WorkerId", str)
@@ -16,6 +15,8 @@ TaskId = NewType("TaskId", str)
 # Crockford's alphabet in lower case: sorts as it counts, valid in DNS labels, no letter that reads as a digit.
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _LENGTH = 20
+# Any byte as one of its letters: 256 is a multiple of 32, so all are as likely.
+_LETTERS = (_ALPHABET * 8).encode()
 
 
 class Ids(Protocol):
@@ -47,10 +48,10 @@ class RandomIds:
 
 
 def new_task_id() -> TaskId:
-    """A Celery task id for a message that we publish ourselves."""
-    return TaskId(str(uuid.uuid4()))
+    """A Celery task id for a message that we publish ourselves: a random UUID, without the object."""
+    h = secrets.token_hex(16)
+    return TaskId(f"{h[:8]}-{h[8:12]}-4{h[13:16]}-{'89ab'[int(h[16], 16) & 3]}{h[17:20]}-{h[20:]}")
 
 
 def _random() -> str:
-    bits = secrets.randbits(5 * _LENGTH)
-    return "".join(_ALPHABET[(bits >> (5 * i)) & 31] for i in range(_LENGTH))
+    return secrets.token_bytes(_LENGTH).translate(_LETTERS).decode()

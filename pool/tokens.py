@@ -6,7 +6,6 @@ itself. The token binds one claim and one epoch; a worker refuses an epoch lower
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 
 HEADER_CLAIM = "X-Warmpool-Claim"
@@ -15,12 +14,12 @@ HEADER_EPOCH = "X-Warmpool-Epoch"
 
 def worker_key(master_key: bytes, worker_id: str) -> str:
     """The key of one worker, in hex."""
-    return hmac.new(master_key, f"worker|{worker_id}".encode(), hashlib.sha256).hexdigest()
+    return hmac.digest(master_key, f"worker|{worker_id}".encode(), "sha256").hex()
 
 
 def token(key: str, claim_id: str, epoch: int) -> str:
     """The proof that `claim_id` holds the worker with this key at this epoch."""
-    return hmac.new(bytes.fromhex(key), f"{claim_id}|{epoch}".encode(), hashlib.sha256).hexdigest()
+    return hmac.digest(bytes.fromhex(key), f"{claim_id}|{epoch}".encode(), "sha256").hex()
 
 
 def verify(key: str, claim_id: str, epoch: int, presented: str) -> bool:

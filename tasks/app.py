@@ -26,7 +26,7 @@ from tasks.tenants import Tenants
 if TYPE_CHECKING:
     from tasks.lane import Lane
 
-_MARKS_WITHIN_S = 0.2
+_MARKS_WITHIN_S = 1.0
 _REFUSALS_WITHIN_S = 1.0
 
 

@@ -11,9 +11,10 @@ from pool.client.asking import Ask, GiveUp, Pace, Send, Wait
 from pool.client.calls import Call
 from pool.client.core import Core, log
 from pool.client.credentials import KeySource, Signer
+from pool.client.ear import BLOCK_S, READ_TIMEOUT_S
 from pool.client.errors import BrokerDown, PoolClosed
 from pool.client.identity import Identity
-from pool.client.link import BLOCK_S, PUBLISH_TIMEOUT_S, READ_TIMEOUT_S, broken, host_s, options, redacted
+from pool.client.link import PUBLISH_TIMEOUT_S, broken, host_s, options, redacted
 from pool.clock import Clock, SystemClock
 from pool.errors import PoolError
 

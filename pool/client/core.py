@@ -76,6 +76,16 @@ class Core:
         ask.signal.set()
         return []
 
+    def expects_answers(self, now: float) -> bool:
+        """Whether somebody waits for one, or one may come for somebody who has left."""
+        with self._lock:
+            self._forget_left(now)
+            return bool(self._open or self._left)
+
+    def is_open(self, ask: Ask) -> bool:
+        """Whether its caller still waits."""
+        return self._open.get(ask.message.task_id) is ask
+
     def finish(self, ask: Ask) -> None:
         """Its caller has what it asked for; further answers are duplicates."""
         with self._lock:
@@ -137,6 +147,9 @@ class Core:
 
     def _expect_late(self, ask: Ask, now: float) -> None:
         self._left[ask.message.task_id] = (ask.call, now + LATE_S)
+        self._forget_left(now)
+
+    def _forget_left(self, now: float) -> None:
         while self._left and (len(self._left) > LATE_LIMIT or next(iter(self._left.values()))[1] < now):
             self._left.popitem(last=False)
 

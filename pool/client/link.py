@@ -1,4 +1,4 @@
-"""The two connections of a client to Redis: one to publish, one that blocks on the reply list.
+"""The connections of a client to Redis: one to publish, one that listens on the reply list.
 
 redis is imported when a link is made, not with this module: it takes longer to import than everything else together.
 """
@@ -6,11 +6,14 @@ redis is imported when a link is made, not with this module: it takes longer to 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, cast
+import threading
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from pool.client.ear import BLOCK_S, READ_TIMEOUT_S, Ear
 from pool.client.errors import BrokerDown
 from pool.client.identity import Identity
+from pool.client.wire import Wire
 from pool.clock import wall_s
 
 if TYPE_CHECKING:
@@ -19,9 +22,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("warmpool.client")
 
 PUBLISH_TIMEOUT_S = 1.0
-# A blocked read comes back so often, to notice a connection that has died without a word.
-BLOCK_S = 5
-READ_TIMEOUT_S = BLOCK_S + 5.0
 # What wakes a blocked reader that is to end; it expires if there is none.
 WAKE_UP = "{}"
 WAKE_UP_EXPIRES_S = 60
@@ -64,6 +64,7 @@ class Link:
         from redis.retry import Retry
 
         self._errors = (redis.RedisError, OSError)
+        self._slow = (redis.TimeoutError, TimeoutError)
         self._where = redacted(url)
         self._reply_to = identity.reply_to
         self._queue = identity.queue
@@ -75,15 +76,31 @@ class Link:
             made.connection_pool.connection_kwargs["socket_timeout"] = timeout_s
             return made
 
-        # Retrying is ours, but for one go at a pooled connection that has gone stale.
+        # Retrying is ours, but for one go at a connection that has gone stale.
         self._writer = client(PUBLISH_TIMEOUT_S, 1)
-        self._reader = client(READ_TIMEOUT_S, 0)
+        self._wire, self._wire_free = Wire(client(PUBLISH_TIMEOUT_S, 0)), threading.Lock()
+        self._ear = Ear(client(READ_TIMEOUT_S, 0), identity)
 
     def publish(self, *messages: str) -> None:
+        """Any thread may. Nobody waits for another: who finds the wire in use takes a connection from the pool."""
         try:
-            self._writer.lpush(self._queue, *messages)
+            if not self._by_wire(messages):
+                self._writer.lpush(self._queue, *messages)
         except self._errors as exc:
             raise broken(f"publish to {self._where}", exc) from exc
+
+    def publish_and_listen(self, message: str) -> None:
+        """For the thread that listens: what it asks, and that it listens, leave together."""
+        if not self._ear.is_listening:
+            try:
+                self._ear.tell(message, PUBLISH_TIMEOUT_S)
+            except self._slow as exc:
+                raise broken(f"publish to {self._where}", exc) from exc
+            except self._errors:
+                pass  # it may have gone stale since it was last used: the other connection finds out
+            else:
+                return
+        self.publish(message)
 
     def time_s(self) -> float:
         """The broker's clock; this host's, if the broker does not tell this user."""
@@ -95,13 +112,25 @@ class Link:
             raise broken(f"ask {self._where} for its time", exc) from exc
         return seconds + microseconds / 1e6
 
-    def next_answer(self) -> bytes | None:
-        """The next answer; None if none came for a while."""
+    def _by_wire(self, messages: tuple[str, ...]) -> bool:
+        if not self._wire_free.acquire(blocking=False):
+            return False
         try:
-            popped = cast("list[bytes] | None", self._reader.blpop([self._reply_to], timeout=BLOCK_S))
+            self._wire.ask("LPUSH", self._queue, *messages)
+        except self._slow:
+            raise
+        except self._errors:
+            return False  # it may have gone stale since it was last used
+        finally:
+            self._wire_free.release()
+        return True
+
+    def next_answer(self, within_s: float = BLOCK_S) -> bytes | None:
+        """The next answer; None if none came for a while. One thread at a time; another may go on where it left off."""
+        try:
+            return self._ear.next(within_s)
         except self._errors as exc:
             raise broken(f"read answers from {self._where}", exc) from exc
-        return popped[1] if popped else None
 
     def wake_reader(self) -> None:
         try:
@@ -114,4 +143,5 @@ class Link:
 
     def close(self) -> None:
         self._writer.close()
-        self._reader.close()
+        self._wire.close()
+        self._ear.close()

@@ -6,8 +6,8 @@ queue="acquire").get()` is the same call, without the renewal and at a few times
 
 from __future__ import annotations
 
-import base64
 import json
+from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -19,7 +19,14 @@ REPR_LIMIT = 1024
 # What a task may have raised because something did not answer it, by name.
 OUTAGES = frozenset({"BackendStoreError", "ConnectionError", "OperationalError", "TimeoutError", "Transient"})
 _NO_MORE: Mapping[str, str] = {}
-_NO_EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
+# What is the same in every message, as JSON; composing the rest around it takes a third of the time of encoding the whole.
+_NO_EMBED = '{"callbacks": null, "errbacks": null, "chain": null, "chord": null}'
+_HEADERS = (
+    '"lang": "py", "shadow": null, "eta": null, "expires": null, "group": null, "group_index": null, "retries": 0'
+    ', "timelimit": [null, null], "parent_id": null, "argsrepr": "()", "replaced_task_nesting": 0, "stamped_headers": null, "stamps": {}'
+)
+_PROPERTIES = '"delivery_mode": 2, "priority": 0, "body_encoding": "base64"'
+_quoted = json.JSONEncoder().encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,48 +42,19 @@ class Message:
 
     def encoded(self, delivery_tag: str, more: Mapping[str, str] = _NO_MORE) -> str:
         """What goes on the list, with `more` headers. Every sending has a tag of its own, or one acknowledgement would end two of them."""
-        body = json.dumps([[], self.kwargs, _NO_EMBED])
-        return json.dumps(
-            {
-                "body": base64.b64encode(body.encode()).decode(),
-                "content-encoding": "utf-8",
-                "content-type": "application/json",
-                "headers": {**self._headers(), **more},
-                "properties": {
-                    "correlation_id": self.task_id,
-                    "reply_to": self.reply_to,
-                    "delivery_mode": 2,
-                    "delivery_info": {"exchange": "", "routing_key": self.queue},
-                    "priority": 0,
-                    "body_encoding": "base64",
-                    "delivery_tag": delivery_tag,
-                },
-            }
+        body = f"[[], {json.dumps(self.kwargs)}, {_NO_EMBED}]"
+        task_id, quoted = _quoted(self.task_id), _quoted
+        further = "".join(f", {quoted(name)}: {quoted(value)}" for name, value in more.items())
+        # Expires is an instant of this host's clock, which the server would compare with its own. Deadlines go as durations.
+        return (
+            f'{{"body": "{b64encode(body.encode()).decode()}", "content-encoding": "utf-8", "content-type": "application/json"'
+            f', "headers": {{"task": {quoted(self.task)}, "id": {task_id}, "root_id": {task_id}'
+            f', "kwargsrepr": {quoted(_shown(self.kwargs))}, "origin": {quoted(self.origin)}'
+            f', "ignore_result": {"false" if self.reply_to else "true"}, {_HEADERS}{further}}}'
+            f', "properties": {{"correlation_id": {task_id}, "reply_to": {quoted(self.reply_to)}'
+            f', "delivery_info": {{"exchange": "", "routing_key": {quoted(self.queue)}}}'
+            f', "delivery_tag": {quoted(delivery_tag)}, {_PROPERTIES}}}}}'
         )
-
-    def _headers(self) -> dict[str, object]:
-        return {
-            "lang": "py",
-            "task": self.task,
-            "id": self.task_id,
-            "shadow": None,
-            "eta": None,
-            # An instant of this host's clock, which the server would compare with its own. Deadlines go as durations.
-            "expires": None,
-            "group": None,
-            "group_index": None,
-            "retries": 0,
-            "timelimit": [None, None],
-            "root_id": self.task_id,
-            "parent_id": None,
-            "argsrepr": "()",
-            "kwargsrepr": _shown(self.kwargs),
-            "origin": self.origin,
-            "ignore_result": not self.reply_to,
-            "replaced_task_nesting": 0,
-            "stamped_headers": None,
-            "stamps": {},
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

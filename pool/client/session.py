@@ -1,5 +1,8 @@
 """One process's use of a pool: its connections and its two threads, the reader and the renewer.
 
+Who reads answers, for himself and for all others, is whoever asks while nobody reads: no thread has to wake another then. If he leaves while
+others still wait, the reader goes on in his place.
+
 A session does not outlive a fork; the pool makes another. No thread runs before the first question. A session whose
 pool nobody refers to any more is `orphaned` and closes itself: the garbage collector may run inside any lock of ours, so
 it sets no more than that flag.
@@ -27,6 +30,8 @@ T = TypeVar("T")
 JOIN_S = 2.0
 # With nothing held there is nothing to renew; the first claim wakes the renewer.
 NOTHING_HELD_S = 3600.0
+# How often the reader looks whether it is needed though nobody said so.
+LOOK_ROUND_S = 5.0
 
 
 class Session:
@@ -40,6 +45,9 @@ class Session:
         self._threads: list[threading.Thread] = []
         self.orphaned = False
         self._starting = threading.Lock()
+        self._leading = threading.Lock()
+        self._leader: object = None
+        self._reader_wanted = threading.Event()
         signer = None if source is None else Signer(source, self._clock)
         self.core = Core(identity, Pace(), sooner=self._sooner, signer=signer)
 
@@ -56,8 +64,11 @@ class Session:
         except BaseException:
             self.tell(self.core.abandon(ask, self.now()))
             raise
-        self.core.finish(ask)
-        return taken
+        else:
+            self.core.finish(ask)
+            return taken
+        finally:
+            self._resign(ask)
 
     def tell(self, told: list[Call]) -> None:
         """Send without waiting for answers, once, at best."""
@@ -73,6 +84,7 @@ class Session:
         """Stop the threads; release what is still held, at best."""
         self._stop.set()
         self._sooner.set()
+        self._reader_wanted.set()
         self.tell(self.core.close())
         with self._starting:
             threads = list(self._threads)
@@ -86,24 +98,27 @@ class Session:
             self._link.close()
 
     def _converse(self, ask: Ask, answered: threading.Event) -> object:
+        leads = self._lead(ask)
         while ask.answer is None:
             match ask.step(self.now()):
                 case Send():
-                    self._send(ask)
+                    self._send(ask, self._link.publish_and_listen if leads else self._link.publish)
+                case Wait(seconds) if leads:
+                    self._listen(ask, answered, seconds)
                 case Wait(seconds):
                     self._clock.wait(answered, seconds)
                 case GiveUp(error):
                     raise error
         return ask.answer.value()
 
-    def _send(self, ask: Ask) -> None:
+    def _send(self, ask: Ask, publish: Callable[[str], None]) -> None:
         try:
             self._learn_time()
         except BrokerDown as error:
             ask.held_up(self.now(), error)
             return
         try:
-            self._link.publish(self.core.sending(ask))
+            publish(self.core.sending(ask))
         except BrokerDown as error:
             ask.unsent(self.now(), error)
         else:
@@ -113,6 +128,35 @@ class Session:
         signer = self.core.signer
         if signer is not None and signer.is_due():
             signer.learn(self._link.time_s())
+
+    def _listen(self, ask: Ask, answered: threading.Event, seconds: float) -> None:
+        """Take answers until our own is among them."""
+        until = self.now() + seconds
+        while ask.answer is None and not ask.closed and (left := until - self.now()) > 0:
+            try:
+                raw = self._link.next_answer(left)
+            except BrokerDown as error:
+                log.warning("answers_unreachable error=%s", error)
+                self._clock.wait(answered, min(left, self.core.pace.reconnect.first_s))
+            else:
+                if raw is not None:
+                    self.tell(self.core.answered(raw, self.now()))
+
+    def _lead(self, who: object) -> bool:
+        """Whether this one reads: the first who asks while nobody does."""
+        with self._leading:
+            if self._leader is None:
+                self._leader = who
+            return self._leader is who
+
+    def _resign(self, who: object) -> None:
+        """Whoever is still to be answered is not forgotten: he asked before we looked, or he finds that nobody reads."""
+        with self._leading:
+            if self._leader is not who:
+                return
+            self._leader = None
+        if self.core.expects_answers(self.now()):
+            self._reader_wanted.set()
 
     def _start(self) -> None:
         if self._threads:
@@ -128,11 +172,23 @@ class Session:
                 self._threads.append(thread)
 
     def _read(self) -> None:
-        pauses = self.core.pace.reconnect.pauses()
         while not self._stop.is_set():
             if self.orphaned:
                 self.close()
                 return
+            self._clock.wait(self._reader_wanted, LOOK_ROUND_S)
+            # Before we try: whoever reads now wants us again when he leaves.
+            self._reader_wanted.clear()
+            self._forget_leader()
+            if self._lead(self):
+                try:
+                    self._read_on()
+                finally:
+                    self._resign(self)
+
+    def _read_on(self) -> None:
+        pauses = self.core.pace.reconnect.pauses()
+        while not (self._stop.is_set() or self.orphaned) and self.core.expects_answers(self.now()):
             try:
                 raw = self._link.next_answer()
             except BrokerDown as error:
@@ -142,6 +198,12 @@ class Session:
             pauses = self.core.pace.reconnect.pauses()
             if raw is not None:
                 self.tell(self.core.answered(raw, self.now()))
+
+    def _forget_leader(self) -> None:
+        """One that was interrupted even in leaving did not resign."""
+        with self._leading:
+            if isinstance(self._leader, Ask) and not self.core.is_open(self._leader):
+                self._leader = None
 
     def _renew(self) -> None:
         holdings = self.core.holdings

@@ -58,6 +58,7 @@ class Metrics:
                 setattr(self, metric.name, _made(metric, self.registry))
         ProcessCollector(registry=self.registry)
         self._profiles = frozenset(profiles)
+        self._found: dict[tuple[str, ...], Any] = {}
         self._seed(role)
         if role:
             self.build_info.labels(_version(), role, driver).set(1)
@@ -66,8 +67,8 @@ class Metrics:
         """An acquire has its answer: a grant with its source, or a refusal with its reason."""
         source, reason = getattr(answer, "source", None), getattr(answer, "reason", None)
         outcome = "refused" if source is None else "granted"
-        self.acquires.labels(self._profile(profile), outcome, str(reason or "")).inc()
-        self.acquire_seconds.labels(outcome, str(source or "none")).observe(max(0.0, seconds))
+        self._of("acquires", self._profile(profile), outcome, str(reason or "")).inc()
+        self._of("acquire_seconds", outcome, str(source or "none")).observe(max(0.0, seconds))
         if reason in _MISSES:
             self.misses.labels(self._profile(profile), str(reason)).inc()
 
@@ -76,7 +77,11 @@ class Metrics:
         self.misses.labels(self._profile(profile), WAITED).inc()
 
     def moved(self, frm: State, to: State, why: str) -> None:
-        self.moves.labels(str(frm), str(to), cause(why)).inc()
+        self._of("moves", str(frm), str(to), cause(why)).inc()
+
+    def phase(self, name: str, seconds: float) -> None:
+        """A phase of an acquire is over."""
+        self._of("acquire_phase_seconds", name).observe(seconds)
 
     @contextmanager
     def holding(self, name: str) -> Iterator[None]:
@@ -86,6 +91,14 @@ class Metrics:
             yield
         finally:
             self.pass_lock_held.labels(name).set(0)
+
+    def _of(self, metric: str, *labels: str) -> Any:
+        """A metric for these labels, looked up once: the lane counts several for each call."""
+        key = (metric, *labels)
+        found = self._found.get(key)
+        if found is None:
+            found = self._found[key] = getattr(self, metric).labels(*labels)
+        return found
 
     def _profile(self, name: str) -> str:
         """Callers may ask for any name; only those that are configured become labels."""
