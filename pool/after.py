@@ -12,10 +12,19 @@ from pool.contract import Granted
 from pool.deps import Deps
 from pool.ids import OrgId, ProfileName, RequestPk, WorkerId
 from pool.metrics import Metrics
-from pool.records import By, Held
+from pool.records import By, Claim, Held, Request
 from pool.states import ClaimEnd, State
 
 log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """A grant as it was decided, so that it need not be read again to be told."""
+
+    request: Request
+    claim: Claim
+    endpoint: str | None
 
 
 @dataclass(slots=True)
@@ -23,6 +32,7 @@ class After:
     """Collected while the transaction runs, carried out after it."""
 
     answers: list[RequestPk] = field(default_factory=list)
+    given: dict[RequestPk, Given] = field(default_factory=dict)
     activate: list[Held] = field(default_factory=list)
     stamp: list[WorkerId] = field(default_factory=list)
     retire: list[WorkerId] = field(default_factory=list)

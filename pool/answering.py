@@ -3,13 +3,13 @@ token is derived each time, and is the same each time."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import structlog
 
 from pool import tokens
-from pool.after import After
+from pool.after import After, Given
 from pool.contract import Granted, RefusedAnswer
 from pool.deps import Deps
 from pool.errors import BrokenPromise, Transient
@@ -32,24 +32,25 @@ def carry_out(deps: Deps, after: After) -> None:
     except Transient as exc:
         log.warning("matching_left_to_the_pass", cause=str(exc))
     after.send(deps)
-    deliver(deps, after.answers)
+    deliver(deps, after.answers, after.given)
 
 
-def deliver(deps: Deps, pks: Sequence[RequestPk]) -> int:
-    """Deliver decided answers to every recorded address and mark them. What fails is left to the reap. How many were."""
+def deliver(deps: Deps, pks: Sequence[RequestPk], given: Mapping[RequestPk, Given] | None = None) -> int:
+    """Deliver decided answers to every recorded address and mark them; those just given need not be read again. What fails is left to the
+    reap. How many were."""
     done: list[RequestPk] = []
     for pk in pks:
         try:
-            with deps.store.read() as tx:
-                request = requests.get(tx, pk)
-                answer = None if request is None else answer_to(tx, deps, request)
-            if request is None or answer is None:
+            known = (given or {}).get(pk)
+            told = _read(deps, pk) if known is None else _known(deps, known)
+            if told is None:
                 continue
+            request, answer, decided_at = told
             for to in request.replies:
                 deps.broker.reply(to, answer.as_dict())
             done.append(pk)
-            if request.replied_at is None and request.decided_at is not None:
-                took = request.decided_at - request.created_at
+            if request.replied_at is None and decided_at is not None:
+                took = decided_at - request.created_at
                 deps.metrics.answered(request.profile, answer, took.total_seconds())
         except Transient as exc:
             log.warning("answer_left_to_the_pass", request=pk, cause=str(exc))
@@ -60,6 +61,23 @@ def deliver(deps: Deps, pks: Sequence[RequestPk]) -> int:
         except Transient as exc:
             log.warning("answers_unmarked", count=len(done), cause=str(exc))
     return len(done)
+
+
+Told = tuple[Request, Granted | RefusedAnswer, datetime | None]
+
+
+def _read(deps: Deps, pk: RequestPk) -> Told | None:
+    with deps.store.read() as tx:
+        request = requests.get(tx, pk)
+        answer = None if request is None else answer_to(tx, deps, request)
+    return None if request is None or answer is None else (request, answer, request.decided_at)
+
+
+def _known(deps: Deps, given: Given) -> Told:
+    """Whoever asked the same again meanwhile and is not in its request's replies was answered by the row."""
+    claim = given.claim
+    answer = granted(deps, claim.held, given.endpoint, claim.lease_expires_at, claim.source)
+    return given.request, answer, claim.created_at
 
 
 def answer_to(tx: Tx, deps: Deps, request: Request) -> Granted | RefusedAnswer | None:

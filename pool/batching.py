@@ -16,8 +16,10 @@ from pool.states import ClaimEnd, Condition, Source, State
 from pool.store import fastpath
 from pool.store.fastpath import Asks, Batch, Claimed, Fresh, Keeping, Released, Renewed, Served
 
-# A message that renews more than this would hold up those that are served with it.
-MOST_RENEWALS = 200
+# A message that renews more than this would hold up those that are served with it, so it is served alone; and more than this are not
+# renewed in one statement.
+MOST_RENEWALS_TOGETHER = 200
+MOST_RENEWALS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,11 @@ def can_serve(deps: Deps, call: Call) -> bool:
     if isinstance(call, Asking):
         return not deps.settings.pool.protect_before_grant and deps.profile(call.asked.profile) is not None
     return not isinstance(call, Renew) or 0 < len(call.claim_ids) <= MOST_RENEWALS
+
+
+def holds_up(call: Call) -> bool:
+    """Whether others that are served with it would wait for it."""
+    return isinstance(call, Renew) and len(call.claim_ids) > MOST_RENEWALS_TOGETHER
 
 
 def serve(deps: Deps, calls: Sequence[Call], line: Asks | None = None) -> tuple[list[Decided], After]:

@@ -127,8 +127,7 @@ def finish_release(deps: Deps, claim_id: ClaimId, condition: Condition, org: Org
         why = ClaimEnd.RELEASED if condition is Condition.CLEAN else ClaimEnd.TAINTED
         if holding.end(tx, deps, after, claim_id, why) is None:
             return "already_released"
-        if requests.anyone_waiting(tx, claim.profile):
-            matching.match(tx, deps, after, claim.profile)
+        matching.match(tx, deps, after, claim.profile)
     answering.carry_out(deps, after)
     return "released"
 
@@ -177,17 +176,21 @@ def _acquire(tx: Tx, deps: Deps, after: After, asked: Acquire, reply: ReplyTo) -
             return _repeated(tx, deps, before, asked, reply)
         requests.reopen(tx, before, reply)
         pk = before.pk
+    if asked.wait_s > 0:
+        after.untaken.discard(asked.profile)  # whatever was missed before the lock was taken is matched now
     return _evaluate(tx, deps, after, pk)
 
 
 def _evaluate(tx: Tx, deps: Deps, after: After, pk: RequestPk) -> Answer:
     """Those who wait already come first; then this one; then it waits or is refused."""
     request = _read(tx, pk)
-    if requests.anyone_waiting(tx, request.profile):
-        matching.match(tx, deps, after, request.profile)
+    if matching.match(tx, deps, after, request.profile):
         request = _read(tx, pk)
-    if request.state is RequestState.WAITING and not _overtakes(tx, request):
-        matching.serve(tx, deps, after, request)
+    if (
+        request.state is RequestState.WAITING
+        and not _overtakes(tx, request)
+        and matching.serve(tx, deps, after, request)
+    ):
         request = _read(tx, pk)
     if request.state is RequestState.WAITING and request.wait_s == 0:
         requests.refuse(tx, pk, _why_not(tx, deps, request))

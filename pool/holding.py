@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from pool.after import After
+from pool.after import After, Given
 from pool.contract import RefusedAnswer
 from pool.deps import Deps
 from pool.errors import BrokenPromise
@@ -52,6 +52,9 @@ def begin(
         ttl_s=request.ttl_s,
         counted=counted,
     )
+    if leased:
+        endpoint = worker.endpoint if pod is None else pod.endpoint
+        after.given[request.pk] = Given(request=request, claim=claim, endpoint=endpoint)
     if request.wait_s > 0:
         after.took("wait", request.created_at, claim.created_at)
     follow(after, held, claim.profile, source=claim.source, leased=leased)

@@ -65,6 +65,9 @@ def rebind(tx: Tx, deps: Deps, after: After, ended: Claim, *, cause: str) -> Non
     if tries_left and requests.wait_again(tx, pk):
         claim = serve(tx, deps, after, request)
         if claim is not None:
+            after.given.pop(
+                pk, None
+            )  # it was not locked when it was read: somebody may have asked the same since
             _tell(after, claim)
             return
         if request.wait_s > 0:
@@ -76,12 +79,16 @@ def rebind(tx: Tx, deps: Deps, after: After, ended: Claim, *, cause: str) -> Non
 
 
 def recheck(deps: Deps, after: After, profile: ProfileName) -> None:
-    """Somebody had a worker of this profile locked and did not take it, or sat down to wait without the profile's lock: a waiter and a worker
-    may have missed each other. With the lock, whatever was freed or asked for before is seen here."""
-    with deps.store.write() as tx:
-        lock_profile(tx, profile)
-        if requests.anyone_waiting(tx, profile):
+    """Somebody had a worker or a waiter of this profile locked and came to nothing with it, or sat down to wait without the profile's lock: a
+    waiter and a worker may have missed each other. Whoever is sitting down is waited for; if that was not enough, so is whoever frees."""
+    for lock in (lock_profile_shared, lock_profile):
+        after.untaken.discard(profile)
+        with deps.store.write() as tx:
+            lock(tx, profile)
             match(tx, deps, after, profile)
+        if profile not in after.untaken:
+            return
+    after.untaken.discard(profile)
 
 
 def match_org(deps: Deps, after: After, org: OrgId) -> None:
@@ -93,19 +100,18 @@ def match_org(deps: Deps, after: After, org: OrgId) -> None:
 
 
 def _serve_next(tx: Tx, deps: Deps, after: After, profile: ProfileName) -> bool:
-    idle_left = True
-    for queued in requests.queue(tx, profile):
+    """Only waiters for whom a worker was seen are locked: one that is looked at in vain is hidden from whoever has a worker for him. If
+    somebody took that worker meanwhile, the profile is looked at again after this transaction."""
+    for queued in requests.servable(tx, profile):
         request = requests.next_of(tx, profile, queued.org)
         if request is None:
             continue
-        worker = workers.pick_parked(tx, request.org, profile)
-        if worker is None and idle_left:
-            worker = workers.pick_idle(tx, profile)
-            idle_left = worker is not None
+        worker = workers.pick_parked(tx, request.org, profile) or workers.pick_idle(tx, profile)
         claim = None if worker is None else begin(tx, deps, after, worker, request)
         if claim is not None:
             _tell(after, claim)
             return True
+        after.untaken.add(profile)
     return False
 
 

@@ -80,7 +80,7 @@ def carried_out(app: WarmpoolApp, call: Call) -> Answered | None:
         case Asking():
             return told(app, claiming.acquire_at_length(deps, call.asked, call.reply))
         case Renew():
-            return Answered(claiming.renew_at_length(deps, call))
+            return Answered(claiming.renew(deps, call))
         case Release():
             return Answered(claiming.release_at_length(deps, call))
         case Cancel():

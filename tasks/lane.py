@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 import structlog
 from celery.app.task import Context
@@ -181,7 +181,7 @@ class Lane:
             return RefusedAnswer(reason=Reason.INVALID, detail=exc.detail)
 
     def _decided(self, calls: Sequence[Call]) -> tuple[list[Decided], After]:
-        together = [call for call in calls if isinstance(call, Asking | Release | Renew)]
+        together = [call for call in calls if _is_batched(call)]
         try:
             found, after = batching.serve(self._deps, together, self._line)
         except (Transient, BrokenPromise) as exc:
@@ -191,7 +191,7 @@ class Lane:
             log.exception("batch_failed", calls=len(together))
             return [None] * len(calls), After()
         places = iter(found)
-        return [next(places) if isinstance(call, Asking | Release | Renew) else None for call in calls], after
+        return [next(places) if _is_batched(call) else None for call in calls], after
 
     def _at_length(self, taken: Taken, call: Call) -> None:
         with self._fewer:
@@ -256,3 +256,7 @@ class Lane:
             while self._open >= MOST_OPEN and not self._app.stopping.is_set():
                 self._fewer.wait(0.2)
                 self._turned_at = self._deps.clock.monotonic()
+
+
+def _is_batched(call: Call) -> TypeGuard[Asking | Release | Renew]:
+    return isinstance(call, Asking | Release | Renew) and not batching.holds_up(call)

@@ -13,12 +13,13 @@ from sqlalchemy.dialects import postgresql, sqlite
 from pool.contract import Acquire, RefusedAnswer
 from pool.ids import ClaimId, OrgId, ProfileName, RequestPk
 from pool.records import ReplyTo, Request
-from pool.states import Reason, RequestState
+from pool.states import Reason, RequestState, State
 from pool.store import rows
 from pool.store.engine import Tx
 from pool.store.schema import claims as C
 from pool.store.schema import orgs as O
 from pool.store.schema import requests as R
+from pool.store.schema import workers as W
 from pool.store.sql import now, plus, word
 
 _OPEN = (RequestState.WAITING, RequestState.BINDING)
@@ -157,13 +158,25 @@ def waits_before(tx: Tx, request: Request) -> bool:
 def queue(tx: Tx, profile: ProfileName) -> list[Queued]:
     """Orgs with an eligible waiter for this profile, in the order in which they are to be served: least use for its weight
     first, ties by the oldest wait."""
+    return _in_order(tx, _waiting_orgs(profile))
+
+
+def servable(tx: Tx, profile: ProfileName) -> list[Queued]:
+    """Those of the queue for whom there is a worker now, parked for them or idle."""
+    of_profile = select(W.c.id).where(W.c.profile == profile)
+    parked = of_profile.where(W.c.state == State.HOT_IDLE, W.c.org == R.c.org).exists()
+    idle = of_profile.where(W.c.state == State.IDLE).exists()
+    return _in_order(tx, _waiting_orgs(profile).where(or_(idle, parked)))
+
+
+def _waiting_orgs(profile: ProfileName) -> Any:
+    return _eligible(select(R.c.org, func.min(R.c.created_at).label("since")), profile)
+
+
+def _in_order(tx: Tx, waiting: Any) -> list[Queued]:
     live = select(func.count()).where(C.c.org == O.c.id, C.c.ended_at.is_(None)).scalar_subquery()
     usage = cast(case((O.c.cap > 0, O.c.in_use), else_=live), Float) / O.c.weight
-    oldest = (
-        _eligible(select(R.c.org, func.min(R.c.created_at).label("since")), profile)
-        .group_by(R.c.org)
-        .subquery()
-    )
+    oldest = waiting.group_by(R.c.org).subquery()
     statement = (
         select(oldest.c.org, usage.label("usage"))
         .join(O, O.c.id == oldest.c.org)

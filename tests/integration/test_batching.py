@@ -12,6 +12,7 @@ from pool.ids import ClaimId, OrgId
 from pool.records import ReplyTo
 from pool.states import Condition, State
 from pool.store import Store, lock_profile, schema
+from tests.support.statements import statements
 from tests.support.world import World
 
 
@@ -190,7 +191,7 @@ def test_renewals_of_many_holders_are_one_statement_and_each_is_told_its_own(wor
     assert first["renewed"][one.claim_id] > one.as_dict()["lease_expires_at"]
 
 
-def test_a_thousand_claims_are_renewed_by_one_message(world: World) -> None:
+def test_a_thousand_claims_are_renewed_by_one_message_and_one_statement(world: World) -> None:
     world.org("acme")
     with world.store.write() as tx:
         tx.execute(
@@ -201,9 +202,11 @@ def test_a_thousand_claims_are_renewed_by_one_message(world: World) -> None:
             )
         )
     asked = Renew(claim_ids=tuple(ClaimId(f"c-{n}") for n in range(1, 1001)))
-    # Too many to hold up a batch for; by itself it is one statement all the same.
-    assert not batching.can_serve(world.deps, asked)
-    assert len(claiming.renew(world.deps, asked)["renewed"]) == 1000
+    # Too many to hold up a batch for: the lane serves it alone.
+    assert batching.holds_up(asked)
+    with statements(world.store) as made:
+        assert len(claiming.renew(world.deps, asked)["renewed"]) == 1000
+    assert len(made) == 1, made
 
 
 def test_sqlite_leaves_everything_to_the_general_path(sqlite_store: Store) -> None:

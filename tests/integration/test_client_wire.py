@@ -33,6 +33,7 @@ from pool.client import (
     TaskFailed,
     Worker,
 )
+from pool.client.link import Link
 from tests.support.redis_server import RedisServer
 from tests.support.standin_pool import StandIn, a_grant
 from tests.support.waiting import eventually
@@ -425,6 +426,40 @@ class TestRenewing:
 
 
 class TestProcesses:
+    def test_a_caller_that_is_alone_reads_its_own_answer(
+        self, url: str, script: Script, background: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """No thread has to wake another: on the way of an acquire that would be the dearest step."""
+        readers: set[str] = set()
+        reading = Link.next_answer
+
+        def noted(self: Link, *given: Any) -> bytes | None:
+            readers.add(threading.current_thread().name)
+            return reading(self, *given)
+
+        monkeypatch.setattr(Link, "next_answer", noted)
+        with Pool(url) as pool:
+            for number in (1, 2):
+                playing = background.submit(script.grant, number)
+                pool.acquire("acme")
+                playing.result(LIMIT_S)
+        assert readers == {threading.current_thread().name}
+
+    def test_whoever_still_waits_when_the_one_who_reads_leaves_is_answered(
+        self, url: str, script: Script, background: ThreadPoolExecutor
+    ) -> None:
+        with Pool(url) as pool:
+            reads = background.submit(pool.acquire, "acme")
+            first = script.take("pool.acquire")
+            waits = [background.submit(pool.acquire, "acme") for _ in range(3)]
+            others = [script.take("pool.acquire") for _ in waits]
+            script.answer(first, a_grant(1))
+            assert reads.result(LIMIT_S).claim_id == a_grant(1)["claim_id"]
+            for number, message in enumerate(others, start=2):
+                script.answer(message, a_grant(number))
+            assert len({future.result(LIMIT_S).claim_id for future in waits}) == 3
+            assert script.is_idle(), "nobody had to ask again"
+
     def test_no_thread_runs_before_the_first_question_nor_after_closing(
         self, url: str, script: Script, background: ThreadPoolExecutor
     ) -> None:

@@ -488,3 +488,15 @@ def _no_lock(_tx: Tx, _profile: str) -> None:
 
 def _id(seen: Any) -> str | None:
     return None if seen is None else str(seen.id)
+
+
+def test_a_matcher_that_has_nothing_for_a_waiter_does_not_hide_him_from_one_who_has(world: World) -> None:
+    """Two releases at once: what the first one frees is kept for its own org, what the second one frees is the waiter's."""
+    world.warm(2)
+    other, own = world.granted("bolt"), world.granted("acme")
+    world.waits("acme", request_id="waiter")
+    with world.store.write() as tx:
+        assert release(inside(world, tx), other.claim_id) == "released"
+        assert release(world.deps, own.claim_id) == "released"
+    (waiter,) = [r for r in world.rows("requests") if r.request_id == "waiter"]
+    assert waiter.state == "granted"

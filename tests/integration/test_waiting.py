@@ -6,6 +6,7 @@ from pool.contract import Granted, Pending
 from pool.states import Reason, State
 from pool.store import Store
 from pool.store.schema import requests
+from tests.support.statements import statements
 from tests.support.world import World
 
 
@@ -227,3 +228,17 @@ def test_a_waiter_that_gave_up_does_not_stand_before_one_that_did_not(world: Wor
     world.pass_time(5)
     world.warm(1)
     assert _answer(world, patient)["outcome"] == "granted"
+
+
+def test_what_a_wait_and_a_hand_over_ask_of_the_database_is_bounded(postgres_store: Store) -> None:
+    """While somebody waits for a profile all of its calls go this way, so that each statement more is felt by everybody."""
+    world = World(postgres_store)
+    world.warm(1)
+    held = world.granted("acme")
+    with statements(postgres_store) as asked:
+        task = world.waits("acme")
+    assert len(asked) <= 12, asked
+    with statements(postgres_store) as asked:
+        world.release(held.claim_id)
+    assert len(asked) <= 22, asked
+    assert _answer(world, task)["outcome"] == "granted"

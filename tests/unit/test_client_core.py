@@ -416,7 +416,7 @@ class TestWire:
 
 
 def test_importing_the_client_imports_neither_redis_nor_celery_nor_asyncio() -> None:
-    code = "import pool.client, sys; print({'redis', 'celery', 'kombu', 'sqlalchemy', 'asyncio'} & set(sys.modules))"
+    code = "import pool.client, sys; print({'redis', 'celery', 'kombu', 'sqlalchemy', 'asyncio', 'kubernetes'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 

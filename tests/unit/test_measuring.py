@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
+from pathlib import Path
 
 import pytest
 
 from bench import __main__ as command
+from bench import documenting
 from bench.measuring import Effort, Figure, Measured, Report, count, interleaved, lines, percentile
 
 
-def figure(ratio: float, most: float | None = 1.2) -> Figure:
-    return Figure(name="f", ratio=ratio, lowest=ratio, highest=ratio, most=most)
+def figure(ratio: float, most: float | None = 1.2, gate: float | None = None) -> Figure:
+    return Figure(name="f", ratio=ratio, lowest=ratio, highest=ratio, most=most, gate=gate)
 
 
 def report(*figures: Figure) -> Report:
@@ -54,6 +57,7 @@ def test_ratio_is_the_median_of_the_rounds_ratios() -> None:
     measured = Measured(rounds={"a": [[10, 10], [20, 20], [11, 11]], "b": [[10, 10], [10, 10], [10, 10]]})
     found = measured.ratio("a to b", "a", "b", most=1.2)
     assert (found.ratio, found.lowest, found.highest) == pytest.approx((1.1, 1.0, 2.0))
+    assert found.quantiles() == pytest.approx({10: 1.02, 50: 1.1, 90: 1.82, 99: 1.982})
     assert not found.missed
 
 
@@ -97,6 +101,45 @@ def test_command_fails_exactly_if_a_goal_is_missed(
     monkeypatch.setattr(command, "BENCHES", {"some-bench": (lambda _: report(figure(ratio)), effort, effort)})
     monkeypatch.setattr(command.structlog, "configure", lambda **_: None)
     assert command.main(["--only", "some-bench"]) == code
+
+
+@pytest.mark.parametrize(("ratio", "code"), [(1.3, 0), (1.9, 0), (2.1, 1)])
+def test_a_quick_run_is_judged_by_its_gates(ratio: float, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    effort = Effort(rounds=1, calls=1, warm_up=0)
+    found = report(figure(ratio, gate=2.0), figure(1.0))
+    monkeypatch.setattr(command, "BENCHES", {"some-bench": (lambda _: found, effort, effort)})
+    monkeypatch.setattr(command.structlog, "configure", lambda **_: None)
+    assert command.main(["--quick", "--only", "some-bench"]) == code
+    assert report(figure(1.3, gate=2.0)).missed
+
+
+def test_a_quick_run_without_a_gate_is_judged_by_the_goal() -> None:
+    assert report(figure(1.3)).shut
+
+
+def test_tables_are_written_between_their_marks_and_nothing_else_is_touched(tmp_path: Path) -> None:
+    marked = "before\n<!-- measured: some-bench -->\nold\n<!-- end: some-bench -->\nafter\n"
+    (tmp_path / "img").mkdir()
+    (tmp_path / "performance.md").write_text(marked)
+    documenting.write([report(figure(1.3))], tmp_path)
+    text = (tmp_path / "performance.md").read_text()
+    assert text.startswith("before\n<!-- measured: some-bench -->\n")
+    assert text.endswith("\n<!-- end: some-bench -->\nafter\n")
+    assert "| f | 1.30 | 1.30 | 1.30 | 1.30 | MISSED (<= 1.2) |" in text
+    assert "old" not in text
+    assert json.loads((tmp_path / "performance.json").read_text())["some-bench"]["missed"] is True
+    assert (tmp_path / "img" / "some-bench.png").stat().st_size > 1000
+
+
+def test_a_page_without_marks_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no marks for some-bench"):
+        documenting.replaced("nothing", "some-bench", "")
+
+
+def test_the_docs_have_marks_for_every_bench() -> None:
+    page = (Path(__file__).parents[2] / "docs" / documenting.PAGE).read_text()
+    for bench in command.BENCHES:
+        documenting.replaced(page, bench, "")
 
 
 def test_subjects_take_turns_and_the_warm_up_is_cut() -> None:

@@ -1,0 +1,26 @@
+"""What is asked of a database, statement by statement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import event
+
+from pool.store import Store
+
+
+@contextmanager
+def statements(store: Store) -> Iterator[list[str]]:
+    """Those that run over this store's engine until the block ends."""
+    found: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        found.append(" ".join(statement.split()))
+
+    event.listen(store.engine, "before_cursor_execute", note)
+    try:
+        yield found
+    finally:
+        event.remove(store.engine, "before_cursor_execute", note)
