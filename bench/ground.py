@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -100,23 +101,10 @@ def ground(folder: Path, settings: dict[str, Any] | None = None) -> Iterator[Gro
         made = Ground(system, database, connect(database, connections=2))
         stack.callback(made.close)
         env = {**os.environ, "BENCH_REDIS": made.url, "BENCH_DATABASE": database}
-        celery = [
-            "-m",
-            "celery",
-            "-A",
-            "bench.peers.stock",
-            "worker",
-            "-P",
-            "threads",
-            "-c",
-            "8",
-            "-Q",
-            "stock",
-            "-l",
-            "WARNING",
-        ]
+        celery = ["-m", "celery", "-A", "bench.peers.stock", "worker", "-l", "WARNING"]
         for words in (
-            celery,
+            [*celery, "-n", "threads@%h", "-Q", "stock", "-P", "threads", "-c", "8"],
+            [*celery, "-n", "prefork@%h", "-Q", "stock-prefork"],
             ["-m", "bench.peers.echo", made.url, "echo"],
             ["-m", "bench.peers.echo", made.url, "echo-commit", database],
         ):
@@ -126,7 +114,8 @@ def ground(folder: Path, settings: dict[str, Any] | None = None) -> Iterator[Gro
                 env=env,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
+                start_new_session=True,
             )
             stack.callback(process.wait)
-            stack.callback(process.kill)
+            stack.callback(os.killpg, process.pid, signal.SIGKILL)
         yield made

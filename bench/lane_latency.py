@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -62,12 +63,12 @@ def run(effort: Effort) -> Report:
         ExitStack() as stack,
     ):
         measured = interleaved(_subjects(place, stack), effort)
-    floor, bare = "Redis ping-pong + one commit", "Redis ping-pong"
+    floor, bare, noop = "Redis ping-pong + one commit", "Redis ping-pong", "stock Celery no-op .get()"
     figures = (
-        measured.ratio("acquire to ping-pong + one commit", "acquire", floor, most=2.0),
-        measured.ratio(
-            "acquire to stock Celery no-op .get()", "acquire", "stock Celery no-op .get()", most=0.4
-        ),
+        measured.ratio("acquire to ping-pong + one commit", "acquire", floor, most=2.0, gate=3.0),
+        measured.ratio("acquire to stock Celery no-op .get()", "acquire", noop, most=0.4, gate=2.5),
+        measured.ratio("the floor of that: ping-pong + one commit to stock no-op", floor, noop),
+        measured.ratio("acquire to stock no-op, prefork as by default", "acquire", f"{noop}, prefork"),
         measured.ratio("acquire to stock Celery claim", "acquire", "stock Celery claim"),
         measured.ratio("release to ping-pong + one commit", "release", floor),
         measured.ratio(
@@ -126,7 +127,24 @@ def _subjects(place: Ground, stack: ExitStack) -> dict[str, Calling]:
         "release": Calling(lambda: held.pop(0).release()),
         "acquire by send_task().get()": Calling(send_task, taken),
         "stock Celery no-op .get()": Calling(lambda: stock.nothing.delay().get(timeout=START_S)),
+        "stock Celery no-op .get(), prefork": Calling(
+            lambda: stock.nothing.apply_async(queue="stock-prefork").get(timeout=START_S)
+        ),
+        "fdatasync of 8 kB": Calling(_sync(stack)),
         "stock Celery claim": Calling(
             lambda: stock.claim.delay(next(orgs)).get(timeout=START_S), lambda _: place.used("stock", 1)
         ),
     }
+
+
+def _sync(stack: ExitStack) -> Callable[[], Any]:
+    """What the disk takes to keep a page that was written anew: a commit can not take less."""
+    file = stack.enter_context(tempfile.TemporaryFile(dir="/tmp"))  # noqa: SIM115 - the stack closes it
+    file.write(bytes(8192))
+    file.flush()
+
+    def call() -> None:
+        os.pwrite(file.fileno(), os.urandom(8192), 0)
+        os.fdatasync(file.fileno())
+
+    return call

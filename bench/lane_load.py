@@ -97,13 +97,16 @@ def _figures(measured: Measured) -> tuple[Figure, ...]:
             f"lane, {clients}",
             f"stock, {clients}",
             most=0.167,
+            gate=0.3,
         ),
         measured.ratio(
             f"{clients}, time a cycle with release: lane to stock claim",
             f"cycle, {clients}",
             f"stock, {clients}",
         ),
-        measured.ratio(f"{burst}, p99: lane to stock", f"lane, {burst}", f"stock, {burst}", q=99, most=0.2),
+        measured.ratio(
+            f"{burst}, p99: lane to stock", f"lane, {burst}", f"stock, {burst}", q=99, most=0.2, gate=0.4
+        ),
         measured.ratio(f"{rate}, p50: lane to stock", f"lane, {rate}", f"stock, {rate}"),
         measured.ratio(f"{rate}, p99: lane to stock", f"lane, {rate}", f"stock, {rate}", q=99),
         measured.ratio(

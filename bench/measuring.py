@@ -38,7 +38,8 @@ class Effort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A ratio, how far it spread over the rounds, and the goal it was to meet, if any."""
+    """A ratio, how far it spread over the rounds, and the goal it was to meet, if any. `gate` is what a quick run on a shared machine must not
+    exceed: further out than the goal, so that only a real loss trips it."""
 
     name: str
     ratio: float
@@ -46,6 +47,8 @@ class Figure:
     highest: float
     most: float | None = None
     least: float | None = None
+    gate: float | None = None
+    rounds: Sequence[float] = ()
 
     @property
     def missed(self) -> bool:
@@ -55,11 +58,22 @@ class Figure:
         return too_much or too_little
 
     @property
+    def shut(self) -> bool:
+        """Whether it is beyond its gate; without one, beyond its goal."""
+        return self.missed if self.gate is None else not self.ratio <= self.gate
+
+    @property
     def verdict(self) -> str:
         goals = [
             f"{sign} {goal:g}" for sign, goal in (("<=", self.most), (">=", self.least)) if goal is not None
         ]
+        if self.gate is not None:
+            goals.append(f"gate {self.gate:g}")
         return f"{'MISSED' if self.missed else 'met'} ({', '.join(goals)})" if goals else ""
+
+    def quantiles(self) -> dict[int, float]:
+        """Over the rounds."""
+        return {q: percentile(self.rounds or (self.ratio,), q) for q in QUANTILES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +82,24 @@ class Measured:
 
     rounds: Mapping[str, Sequence[Sequence[float]]]
 
-    def ratio(self, name: str, of: str, to: str, *, q: float = 50, most: float | None = None) -> Figure:
+    def ratio(
+        self,
+        name: str,
+        of: str,
+        to: str,
+        *,
+        q: float = 50,
+        most: float | None = None,
+        gate: float | None = None,
+    ) -> Figure:
         """The median (or another quantile) of one subject against that of another, round by round."""
         pairs = zip(self.rounds[of], self.rounds[to], strict=True)
         ratios = [percentile(a, q) / percentile(b, q) for a, b in pairs]
         middle = statistics.median(ratios)
-        return Figure(name=name, ratio=middle, lowest=min(ratios), highest=max(ratios), most=most)
+        ends = min(ratios), max(ratios)
+        return Figure(
+            name=name, ratio=middle, lowest=ends[0], highest=ends[1], most=most, gate=gate, rounds=ratios
+        )
 
     def quantiles(self, name: str) -> dict[int, float]:
         """Over all rounds, in seconds."""
@@ -93,6 +119,10 @@ class Report:
     def missed(self) -> bool:
         return any(f.missed for f in self.figures)
 
+    @property
+    def shut(self) -> bool:
+        return any(f.shut for f in self.figures)
+
     def as_dict(self) -> dict[str, object]:
         figures = [
             {
@@ -100,8 +130,10 @@ class Report:
                 "ratio": f.ratio,
                 "lowest": f.lowest,
                 "highest": f.highest,
+                **{f"p{q}": ratio for q, ratio in f.quantiles().items()},
                 "most": f.most,
                 "least": f.least,
+                "gate": f.gate,
             }
             for f in self.figures
         ]
@@ -147,13 +179,14 @@ def interleaved(subjects: Mapping[str, Subject], effort: Effort) -> Measured:
 
 
 def lines(report: Report) -> list[str]:
-    """The report as two small tables: ratios, then absolute times for scale."""
+    """The report as two small tables: ratios over the rounds, then absolute times for scale."""
     width = max(len(n) for n in (*report.measured.rounds, *(f.name for f in report.figures)))
-    found = [f"{report.bench}", "", f"  {'ratio':<{width}}  median   over the rounds   goal"]
+    head = "".join(f"{f'p{q}':>8}" for q in QUANTILES)
+    found = [f"{report.bench}", "", f"  {'ratio, over the rounds':<{width}} {head}   goal"]
     for f in report.figures:
-        spread = f"{f.lowest:.2f} to {f.highest:.2f}"
-        found.append(f"  {f.name:<{width}}  {f.ratio:6.2f}   {spread:<15}   {f.verdict}".rstrip())
-    found += ["", f"  {'ms a call, for scale':<{width}} " + "".join(f"{f'p{q}':>8}" for q in QUANTILES)]
+        cells = "".join(f"{ratio:8.2f}" for ratio in f.quantiles().values())
+        found.append(f"  {f.name:<{width}} {cells}   {f.verdict}".rstrip())
+    found += ["", f"  {'ms a call, for scale':<{width}} {head}"]
     for name in report.measured.rounds:
         cells = "".join(f"{s * 1000:8.2f}" for s in report.measured.quantiles(name).values())
         found.append(f"  {name:<{width}} {cells}")
