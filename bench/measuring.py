@@ -59,8 +59,11 @@ class Figure:
 
     @property
     def shut(self) -> bool:
-        """Whether it is beyond its gate; without one, beyond its goal."""
-        return self.missed if self.gate is None else not self.ratio <= self.gate
+        """Whether it is beyond its gate; without one of its own, beyond twice its goal."""
+        if self.gate is not None:
+            return not self.ratio <= self.gate
+        too_much = self.most is not None and not self.ratio <= 2 * self.most
+        return too_much or (self.least is not None and not 2 * self.ratio >= self.least)
 
     @property
     def verdict(self) -> str:
