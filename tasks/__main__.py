@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
+
+import structlog
 
 from pool import logs
 from pool.errors import PoolError
 
 if TYPE_CHECKING:
     from tasks.app import WarmpoolApp
+
+log = structlog.get_logger(__name__)
 
 
 def main(arguments: list[str]) -> None:
@@ -45,10 +49,10 @@ def main(arguments: list[str]) -> None:
 def _prepare(app: WarmpoolApp, role: str) -> None:
     """A worker that could not do its work does not start. Left to a signal handler, Celery would log the error and go on. Told to end meanwhile, it ends:
     as the first process of a container it would not hear it otherwise."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    logs.set_up()
+    signal.signal(signal.SIGTERM, lambda *_: _told_to_end(role))
     try:
         if role != "acquire":  # which never speaks to the cluster, nor loads what does
-            logs.set_up()
             from pool.doctor import starting
 
             starting.assert_rights(app.settings)
@@ -56,6 +60,11 @@ def _prepare(app: WarmpoolApp, role: str) -> None:
         app.serve_metrics(app.deps.metrics)
     except PoolError as exc:
         sys.exit("\n".join(f"warmpool: {line}" for line in str(exc).splitlines()))
+
+
+def _told_to_end(role: str) -> NoReturn:
+    log.info("worker_stopping", role=role, signal="SIGTERM", how="before it began", exit_code=0)
+    sys.exit(0)
 
 
 def _prepare_beat(app: WarmpoolApp) -> None:

@@ -69,12 +69,14 @@ def test_told_to_end_while_it_asks_for_its_rights_a_worker_ends(tmp_path: Path, 
             "WARMPOOL_KUBERNETES_KUBECONFIG": away.kubernetes.kubeconfig,
             "WARMPOOL_BROKER_URL": "redis://127.0.0.1:1/0",
         }
-        worker = subprocess.Popen([sys.executable, "-m", "tasks", "worker", "bind"], cwd=ROOT, env=env)
+        argv = [sys.executable, "-m", "tasks", "worker", "bind"]
+        worker = subprocess.Popen(argv, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True)
         try:
             server.settimeout(60)
             connection, _ = server.accept()
             worker.send_signal(signal.SIGTERM)
-            assert worker.wait(timeout=30) == 0
+            _, said = worker.communicate(timeout=30)
+            assert (worker.returncode, "signal=SIGTERM" in said) == (0, True), said
             connection.close()
         finally:
             worker.kill()
