@@ -289,6 +289,8 @@ def started(role: str, env: dict[str, str]) -> tuple[int, str]:
 
 def test_sigterm_ends_every_process_cleanly_and_touches_no_pod(system: System, service: Service) -> None:
     held = service.granted("stays", lease_s=60)
+    # What is still on its way would move by itself.
+    eventually(lambda: "spawning" not in live_workers(system).values(), within_s=SOON_S)
     before = live_workers(system)
     for part in system.parts.values():
         part.send(signal.SIGTERM)

@@ -113,8 +113,9 @@ def test_a_quick_run_is_judged_by_its_gates(ratio: float, code: int, monkeypatch
     assert report(figure(1.3, gate=2.0)).missed
 
 
-def test_a_quick_run_without_a_gate_is_judged_by_the_goal() -> None:
-    assert report(figure(1.3)).shut
+def test_a_quick_run_without_a_gate_is_judged_by_twice_the_goal() -> None:
+    assert not report(figure(1.3)).shut
+    assert report(figure(2.5)).shut
 
 
 def test_tables_are_written_between_their_marks_and_nothing_else_is_touched(tmp_path: Path) -> None:
