@@ -247,7 +247,7 @@ def _uncapped(real: Callable[..., Any]) -> Callable[..., Any]:
 def ended_once(patch: pytest.MonkeyPatch) -> None:
     """The end of a claim does not ask whether it was over; it goes for the worker that it had."""
 
-    def finish(deps: Any, claim_id: Any, _condition: Any) -> str:
+    def finish(deps: Any, claim_id: Any, _condition: Any, _org: Any) -> str:
         with deps.store.write() as tx:
             claim = claims.get(tx, claim_id)
             assert claim is not None
