@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +21,7 @@ from pool.settings import OrgDefaults
 from pool.signing import HEADER
 from pool.states import State
 from pool.store import deeds, orgs, schema
+from tests.support.clock_skew import skewed
 from tests.support.signed import (
     MASTER_KEY,
     Caller,
@@ -402,6 +404,24 @@ def test_pickle_and_unknown_content_are_refused_and_end_no_worker(system: System
     eventually(lambda: not caller.redis.hlen("unacked"), within_s=PATIENCE_S)
     assert (system["acquire"].alive(), system["acquire"].pid) == (True, pid)
     assert count(system, schema.claims) == before
+
+
+@pytest.mark.parametrize("wrong_s", [3600, -3600])
+def test_clocks_that_are_wrong_by_an_hour_refuse_nothing_and_let_in_nothing_more(
+    system: System, caller: Caller, wrong_s: int
+) -> None:
+    """The acquire worker's, then the client's: both go by the broker's."""
+    system.skew("acquire", wrong_s)
+    held = caller.granted("acme")
+    assert caller.ask("pool.release", ACME, claim_id=held["claim_id"]) == {"outcome": "released"}
+    message = caller.message("pool.cancel", {"request_id": "x"})
+    for valid_s, words in ((-1, "has expired"), (10_000, "valid for longer")):
+        caller.push(message, caller.signature(message, ACME, valid_s=valid_s))
+        assert words in caller.answer()["detail"]
+    client = {**skewed(dict(os.environ), -wrong_s), "WARMPOOL_ORG_KEY": ACME.text}
+    printed = system.command("acquire", "--org", "acme", "--wait", "20", "--json", env=client)
+    claim = json.loads(printed)["claim_id"]
+    assert system.command("release", claim, env=client).strip() == "released"
 
 
 def nonce_of(raw: str) -> str:
