@@ -7,7 +7,7 @@ node's fate when either of them changes: what is kept is what most readers want,
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -23,9 +23,10 @@ class News:
         self._changed = threading.Condition()
         self._untold: dict[str, Pod | Gone] = {}
 
-    def add(self, event: Pod | Gone) -> None:
+    def add(self, events: Iterable[Pod | Gone]) -> None:
+        """All at once: who waits is woken once."""
         with self._changed:
-            self._untold[event.uid] = event
+            self._untold.update((event.uid, event) for event in events)
             self._changed.notify_all()
 
     def take(self, within_s: float) -> list[Pod | Gone]:
@@ -66,8 +67,7 @@ class PodCache:
         """While inside, everything is told; it begins with each pod that is known."""
         news = News()
         with self._lock:
-            for known in self._known.values():
-                news.add(self._shown(known))
+            news.add(map(self._shown, self._known.values()))
             self._listeners.add(news)
         try:
             yield news
@@ -79,37 +79,40 @@ class PodCache:
         """All pods, from a list: what is missing in it is gone."""
         fresh = {item.pod.name: item for item in items}
         with self._lock:
+            news: list[Pod | Gone] = []
             for known in tuple(self._known.values()):
                 now = fresh.get(known.pod.name)
                 if now is None or now.pod.uid != known.pod.uid:
-                    self._forget(known)
+                    news += self._forget(known)
             for item in items:
-                self._learn(item)
+                news += self._learn(item)
+            self._tell(news)
 
     def put(self, item: Known) -> None:
         with self._lock:
             before = self._known.get(item.pod.name)
-            if before is not None and before.pod.uid != item.pod.uid:
-                self._forget(before)
-            self._learn(item)
+            replaced = before is not None and before.pod.uid != item.pod.uid
+            gone = self._forget(before) if replaced and before is not None else ()
+            self._tell([*gone, *self._learn(item)])
 
     def drop(self, item: Known) -> None:
         with self._lock:
-            self._forget(item)
+            self._tell(self._forget(item))
 
-    def _learn(self, item: Known) -> None:
+    def _learn(self, item: Known) -> Sequence[Pod | Gone]:
+        """What is to be told of it."""
         before = self._known.get(item.pod.name)
         self._known[item.pod.name] = item
         self._told[item.pod.name] = self._placed(item)
-        if before is None or before.pod.version != item.pod.version:
-            self._tell(self._shown(item))
+        changed = before is None or before.pod.version != item.pod.version
+        return (self._shown(item),) if changed and self._listeners else ()
 
-    def _forget(self, item: Known) -> None:
+    def _forget(self, item: Known) -> Sequence[Pod | Gone]:
         before = self._known.get(item.pod.name)
         if before is not None and before.pod.uid == item.pod.uid:
             del self._known[item.pod.name]
             del self._told[item.pod.name]
-        self._tell(Gone(name=item.pod.name, uid=item.pod.uid))
+        return (Gone(name=item.pod.name, uid=item.pod.uid),)
 
     def _nodes_replaced(self, nodes: Iterable[Node]) -> None:
         with self._lock:
@@ -127,14 +130,18 @@ class PodCache:
 
     def _tell_moved(self, names: set[str], before: dict[str, Node]) -> None:
         """Tell of each pod whose node's fate is another one now."""
-        for known in self._known.values():
-            if known.pod.node in names and self._leaving(known, before) != self._leaving(known, self._nodes):
-                self._told[known.pod.name] = self._placed(known)
-                self._tell(self._shown(known))
+        moved = [
+            known
+            for known in self._known.values()
+            if known.pod.node in names and self._leaving(known, before) != self._leaving(known, self._nodes)
+        ]
+        for known in moved:
+            self._told[known.pod.name] = self._placed(known)
+        self._tell(list(map(self._shown, moved)))
 
-    def _tell(self, event: Pod | Gone) -> None:
-        for listener in self._listeners:
-            listener.add(event)
+    def _tell(self, events: Sequence[Pod | Gone]) -> None:
+        for listener in self._listeners if events else ():
+            listener.add(events)
 
     def _shown(self, known: Known) -> Pod:
         leaving = self._leaving(known, self._nodes)
