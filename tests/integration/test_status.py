@@ -1,0 +1,63 @@
+"""What `status` calls dark, overdue and silent, at the second where it becomes so; on both databases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pool import operating, reporting
+from pool.operating import Operator
+from pool.passes import PASSES
+from pool.passes.running import run_once
+from pool.periods import PERIODS_S
+from tests.support.world import World
+
+ALICE = Operator(name="alice", way="cli", why="")
+# What a busy machine may take between two lines of a test.
+SLACK_S = 4.0
+
+
+def seen(world: World) -> dict[str, Any]:
+    return reporting.status(world.store, world.deps.settings)
+
+
+def test_a_pass_is_dark_after_three_periods_without_success_and_a_paused_one_is_not(world: World) -> None:
+    limit_s = 3 * PERIODS_S["sweep_stuck"]
+    run_once(world.deps, PASSES["sweep_stuck"])
+    world.pass_time(limit_s - SLACK_S)
+    assert not seen(world)["passes"]["sweep_stuck"]["dark"]
+    world.pass_time(SLACK_S + 0.1)
+    assert seen(world)["passes"]["sweep_stuck"]["dark"]
+    operating.set_pass_paused(world.store, "sweep_stuck", paused=True, operator=ALICE)
+    assert not seen(world)["passes"]["sweep_stuck"]["dark"]
+
+
+def test_a_pass_that_never_ran_is_dark_three_periods_after_the_pool_began(world: World) -> None:
+    world.pass_time(3 * PERIODS_S["sweep_orphans"] - 20)
+    assert not seen(world)["passes"]["sweep_orphans"]["dark"]
+    world.pass_time(25)
+    told = seen(world)["passes"]["sweep_orphans"]
+    assert (told["dark"], told["age_s"]) == (True, None)
+
+
+def test_beat_is_dark_when_nothing_was_tried_for_twelve_seconds(world: World) -> None:
+    run_once(world.deps, PASSES["reap"])
+    world.pass_time(12 - SLACK_S)
+    assert not seen(world)["beat_dark"]
+    world.pass_time(SLACK_S + 0.1)
+    assert seen(world)["beat_dark"]
+
+
+def test_idle_above_the_target_is_overdue_after_its_time_and_three_periods(world: World) -> None:
+    world.profile(warm_target=1)
+    world.warm(3)
+    world.pass_time(world.deps.settings.pool.surplus_ttl_s + 3 * PERIODS_S["reap"] - 10)
+    assert seen(world)["profiles"]["default"]["surplus_overdue"] == 0
+    world.pass_time(15)
+    assert seen(world)["profiles"]["default"]["surplus_overdue"] == 2
+
+
+def test_an_org_that_only_parks_is_shown(world: World) -> None:
+    world.warm(1)
+    world.release(world.granted("acme").claim_id)
+    told = seen(world)["orgs"]["acme"]
+    assert (told["in_use"], told["parked"]) == (0, 1)
