@@ -150,6 +150,7 @@ CASES = [
         'warmpool_idle_overdue{profile="default",kind="parked"}': flat(0, 10)}),
 
     Case(name="stays so", alert="WarmpoolBusyUnprotected", fires=1, at="1m", series={"warmpool_busy_unprotected": flat(2, 10)}),
+    Case(name="not for long yet", alert="WarmpoolBusyUnprotected", fires=0, at="20s", series={"warmpool_busy_unprotected": flat(2, 10)}),
     Case(name="claimed just now", alert="WarmpoolBusyUnprotected", fires=0, at="2m", series={"warmpool_busy_unprotected": "0 1 0 2 0 1x2 0x100"}),
 
     Case(name="not removed", alert="WarmpoolOrphans", fires=1, at="15m", series={"warmpool_orphans": flat(1, 20)}),

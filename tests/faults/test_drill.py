@@ -17,7 +17,10 @@ import pytest
 from playwright.sync_api import Browser
 from redis import Redis
 
+from pool import operating
 from pool.client import Pool
+from pool.ids import ProfileName
+from pool.operating import Operator
 from pool.periods import PERIODS_S
 from pool.states import State
 from tests.support.browser import chromium
@@ -35,6 +38,7 @@ from tests.support.waiting import eventually
 
 LONG = bool(os.environ.get("WARMPOOL_TEST_LONG"))
 LEAK = 50
+SOMEBODY = Operator(name="somebody", way="cli", why="a drill")
 
 pytestmark = [
     pytest.mark.skipif(not LONG, reason="minutes of waiting: make drill"),
@@ -108,8 +112,8 @@ def test_a_leak_of_fifty_idle_workers(drill: Opening) -> None:
     at.system.wait_idle(LEAK, within_s=600)
     at.quiet()
     # Paused and forgotten, and so its fallback rests, too.
-    at.system.command("pass", "pause", "reap")
-    at.system.command("profile", "set-warm", "default", "0")
+    operating.set_pass_paused(at.system.store, "reap", paused=True, operator=SOMEBODY)
+    operating.set_warm(at.system.store, ProfileName("default"), 0, SOMEBODY)
     at.seen(
         "an idle leak of 50", "reap paused, target set to 0", worry="idle_overdue:default",
         text="profile default has 50 idle above its target", alert="WarmpoolIdleOverdue", period_s=PERIODS_S["reap"],
@@ -117,7 +121,7 @@ def test_a_leak_of_fifty_idle_workers(drill: Opening) -> None:
     assert at.system.count(State.IDLE) == LEAK
     [seen] = at.prometheus.query('warmpool_idle_overdue{kind="surplus"}')
     assert float(seen["value"][1]) == LEAK
-    at.system.command("pass", "resume", "reap")
+    operating.set_pass_paused(at.system.store, "reap", paused=False, operator=SOMEBODY)
     at.quiet()
     assert at.system.count(State.IDLE) == 0
 
