@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
+from pool import acl
 from pool.ids import RandomIds
 from tests.support.helm import named, rendered, secret_values
 from tests.support.redis_server import RedisServer
@@ -24,7 +25,7 @@ ALLOWED = {
     ],
     "producer": [
         "LPUSH acquire m", "BLPOP warmpool.reply.svc.1 0.01", "RPUSH warmpool.reply.svc.1 {}", "EXPIRE warmpool.reply.svc.1 60",
-        "GET celery-task-meta-1", "CLIENT SETNAME svc", "PING",
+        "GET celery-task-meta-1", "CLIENT SETNAME svc", "TIME", "PING",
     ],
     "flower": [
         "SADD _kombu.binding.celeryev x", "LLEN acquire", "LLEN fleet", "TIME", "INFO server", "PING",
@@ -41,6 +42,7 @@ REFUSED = {
     "producer": [
         "RPOP acquire", "BRPOP acquire 0.01", "LRANGE acquire 0 -1", "LLEN acquire", "DEL acquire", "LPUSH fleet m", "LPUSH bind m", "LPUSH passes m",
         "SET celery-task-meta-1 {}", "SADD _kombu.binding.acquire x", "PUBLISH /0.celery.pidbox {}", "PUBLISH celery-task-meta-1 {}",
+        "GET warmpool.nonce.acme:1", "SET warmpool.nonce.acme:1 open", "DEL warmpool.nonce.acme:1", "LPUSH acquire.general m",
         "GET warmpool.lock.reap", "DEL warmpool.lock.reap", "SET warmpool.lock.reap x", "HGETALL unacked", "KEYS *", "SCAN 0", "RANDOMKEY",
         "EVAL return(1) 0", "FLUSHALL", "CONFIG GET *", "INFO", "ACL LIST", "CLIENT LIST", "MONITOR", "MIGRATE h 1 k 0 1", "OBJECT HELP",
         "SUBSCRIBE /0.celeryev/x", "PSUBSCRIBE celery-task-meta-*", "RENAME warmpool.reply.a warmpool.reply.b",
@@ -108,3 +110,16 @@ def test_passwords_stand_in_the_file_as_hashes_only(secret: dict[str, str]) -> N
     for user in USERS:
         assert secret[f"redis-{user}-password"] not in secret["users.acl"]
         assert f"user {user} on #" in secret["users.acl"]
+
+
+def test_an_orgs_own_line_is_what_the_command_prints_and_lets_it_in() -> None:
+    """The example with a queue for each org; its password is in no Secret of the chart's."""
+    text = secret_values(named(rendered("strict"), "Secret", "wp-warmpool"))["users.acl"]
+    assert acl.line("acme", acl.org_rules("acme"), "password") in text.splitlines()
+    with (
+        RedisServer(acl=text) as server,
+        redis.Redis.from_url(server.url_of("acme", "password"), retry=None) as client,
+    ):
+        assert client.lpush("acquire.acme.", "m") == 1
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            client.lpush("acquire", "m")
