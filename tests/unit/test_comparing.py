@@ -71,6 +71,20 @@ def test_a_guard_looks_away_from_every_pod_that_was_stamped_for_its_row(row: Gli
     assert stamping.agrees(row, a_pod(labels=labels, annotations=notes))
 
 
+@given(row=rows(), word=WORDS, place=st.integers(0, len(NOTES)))
+def test_a_guard_looks_again_if_any_one_thing_on_a_pod_is_another(
+    row: Glimpse, word: str | None, place: int
+) -> None:
+    stamp = stamping.wanted(row)
+    marks: list[dict[str, str | None]] = [{**stamp.labels()}, {NOTE_ORG: row.org, **stamp.annotations()}]
+    marks[place > 0][(LABEL_BUSY, *NOTES)[place]] = word
+    labels, notes = ({k: v for k, v in some.items() if v is not None} for some in marks)
+    pod = a_pod(labels=labels, annotations=notes)
+    assert stamping.agrees(row, pod) == (
+        not stamping.is_due(row, pod) and pod.annotations.get(NOTE_ORG) == row.org
+    )
+
+
 def test_a_signature_tells_each_part_of_a_stamp() -> None:
     stamps = [
         Stamp(org=org, claim_id=claim, epoch=epoch, busy=busy)
