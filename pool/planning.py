@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
@@ -24,6 +24,17 @@ class Supply:
 def slots_wanted(supply: Supply) -> int:
     """How many new slots meet the demand: none once they are made, whoever asks again."""
     return max(0, supply.target + supply.waiters + supply.misses - supply.warm - supply.spawning)
+
+
+def whose_turn(everyone: Sequence[T], urgent: Collection[object], *, most: int, turn: int) -> Sequence[T]:
+    """So many of them: who is urgent always, the others one after the other with each turn, so that nobody is left out for ever."""
+    first = [each for each in everyone if each in urgent][:most]
+    rest = [each for each in everyone if each not in urgent]
+    room = min(most - len(first), len(rest))
+    if room == 0:
+        return first
+    begin = turn * room % len(rest)
+    return first + (rest + rest)[begin : begin + room]
 
 
 def surplus(idle_long: Sequence[T], target: int) -> Sequence[T]:

@@ -49,6 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Watch(Ground()), "leftovers")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The order within a file stays. A file is run by one process, since its tests share what takes long to start; those of `_ALONE` share nothing."""
     for item in items:

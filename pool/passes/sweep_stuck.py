@@ -6,16 +6,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from pool import activating, retiring, spawning
+from pool import activating, planning, retiring, spawning
 from pool.after import After
 from pool.drivers.port import Pod
 from pool.ids import ProfileName
 from pool.passes.running import Pass, Run
 from pool.passes.suspecting import seen_again
+from pool.periods import PERIODS_S
 from pool.records import Held, Seen
 from pool.spawning import Trouble
 from pool.states import CLAIMABLE, State
-from pool.store import workers
+from pool.store import glimpses, now, suspects, workers
 from pool.store.suspects import Kind
 
 PROBE_FAILURES = 3
@@ -76,17 +77,16 @@ def _silent_claims(run: Run) -> None:
 
 
 def _probes(run: Run) -> None:
-    """Unclaimed workers of profiles that have a probe. Three failures in a row, whoever asked, and it leaves; a claimed one is never asked."""
+    """Unclaimed workers of profiles that have a probe. Three failures in a row, whoever asked, and it leaves; a claimed one is never asked. Of more than a run
+    can ask, those that failed are asked again and the others in turn."""
     probed = {name: p.probe_path for name, p in run.deps.settings.profiles.items() if p.probe_path}
     if not probed:
         return
     with run.deps.store.read() as tx:
-        found = [
-            worker
-            for name in probed
-            for worker in workers.live(tx, states=CLAIMABLE, profile=ProfileName(name), limit=run.limit + 1)
-        ]
-    some = list(run.bounded(found))
+        everyone = [i for name in probed for i in glimpses.claimable_ids(tx, ProfileName(name))]
+        failed, turn = suspects.subjects(tx, Kind.PROBE), int(now(tx).timestamp() // PERIODS_S[run.name])
+        asked = planning.whose_turn(everyone, failed, most=run.limit, turn=turn)
+        some = [w for w in workers.get_many(tx, asked).values() if w.state in CLAIMABLE]
 
     def healthy(worker: Seen) -> bool:
         return run.deps.worker_api.healthy(f"{worker.endpoint}{probed[worker.profile]}", _PROBE_TIMEOUT_S)

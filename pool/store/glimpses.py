@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 from sqlalchemy import func, literal, select, tuple_
 
 from pool.ids import ClaimId, OrgId, ProfileName, WorkerId
-from pool.states import LIVE, State
+from pool.states import CLAIMABLE, LIVE, State
 from pool.store.engine import Tx
 from pool.store.schema import workers as W
 from pool.store.sql import now, plus, word, words
@@ -54,6 +54,12 @@ def idle_ids(tx: Tx, profile: ProfileName) -> Iterator[WorkerId]:
     return iter(
         tx.execute(select(W.c.id).where(W.c.profile == profile, W.c.state == word(State.IDLE))).scalars()
     )
+
+
+def claimable_ids(tx: Tx, profile: ProfileName) -> Sequence[WorkerId]:
+    """The unclaimed workers of one profile, in an order that no move changes."""
+    asked = select(W.c.id).where(W.c.profile == profile, W.c.state.in_(words(CLAIMABLE))).order_by(W.c.id)
+    return tx.execute(asked).scalars().all()
 
 
 def live_among(tx: Tx, names: Sequence[str]) -> set[WorkerId]:

@@ -11,6 +11,7 @@ from pool.drivers.port import LABEL_BUSY, NOTE_DO_NOT_DISRUPT, NOTE_ORG, Phase, 
 from pool.errors import BrokenPromise, Transient
 from pool.passes import PASSES
 from pool.passes.running import Run
+from pool.periods import PERIODS_S
 from pool.states import Reason, State
 from pool.store import orgs, passes, schema, suspects
 from tests.support.world import World
@@ -516,6 +517,16 @@ def test_three_failed_probes_drain_an_unclaimed_worker_and_never_a_claimed_one(w
         world.run_pass("sweep_stuck")
     assert world.state_of(idle) is State.DRAINING
     assert world.state_of(granted.worker_id) is State.HOT
+
+
+def test_of_more_workers_than_a_run_can_probe_each_has_its_turn(world: World) -> None:
+    world.profile(probe_path="/healthz")
+    world.configure(pass_limit=2)
+    sick = world.warm(5)
+    for _ in range(20):
+        world.pass_time(PERIODS_S["sweep_stuck"])
+        world.run_pass("sweep_stuck")
+    assert {world.state_of(worker) for worker in sick} == {State.DRAINING}
 
 
 # sweep_orphans

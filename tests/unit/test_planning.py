@@ -17,6 +17,7 @@ from pool.planning import (
     slots_wanted,
     step_of,
     surplus,
+    whose_turn,
 )
 
 amount = st.integers(min_value=0, max_value=10_000)
@@ -152,3 +153,19 @@ def test_a_build_that_starts_replaces_all_that_nobody_holds_and_then_rests(seen:
 def test_a_step_is_a_share_and_at_least_one(workers: int, percent: int) -> None:
     assert 1 <= step_of(workers, percent) <= max(1, workers)
     assert step_of(workers, percent) * 100 <= max(100, workers * percent)
+
+
+@given(
+    everyone=st.lists(st.integers(), unique=True, max_size=30),
+    urgent=st.sets(st.integers(), max_size=5),
+    most=st.integers(1, 10),
+)
+def test_everybody_has_a_turn_and_who_is_urgent_has_each(
+    everyone: list[int], urgent: set[int], most: int
+) -> None:
+    turns = [whose_turn(everyone, urgent, most=most, turn=t) for t in range(7, 7 + len(everyone) + 1)]
+    assert all(len(turn) == len(set(turn)) == min(most, len(everyone)) for turn in turns)
+    first = [each for each in everyone if each in urgent][:most]
+    assert all(set(first) <= set(turn) for turn in turns)
+    if len(first) < most:
+        assert {each for turn in turns for each in turn} == set(everyone)
