@@ -73,15 +73,18 @@ def run(effort: Effort) -> Report:
         ExitStack() as stack,
     ):
         loads = [Load(place, kind, callers(stack, kind, place.url)) for kind in KINDS]
+        compared = [load for load in loads if load.kind != "cycle"]
         for number in range(effort.rounds + 1):
+            # One load after the other on each kind, so that what is compared is measured within seconds.
             for load in loads:
                 load.closed(effort.calls if number else effort.warm_up)
-                if load.kind != "cycle":
-                    load.burst()
-                    load.poisson(RATE, seed=number)
-                if load.kind == "lane":
-                    load.poisson(10 * RATE, seed=number)
-                if not number:
+            for load in compared:
+                load.burst()
+            for load in compared:
+                load.poisson(RATE, seed=number)
+            loads[0].poisson(10 * RATE, seed=number)
+            if not number:
+                for load in loads:
                     load.forget()
     measured = Measured(
         rounds={f"{load.kind}, {what}": rounds for load in loads for what, rounds in load.rounds.items()}
