@@ -94,7 +94,8 @@ class Session:
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join(JOIN_S)
-        if not any(thread.is_alive() for thread in threads):
+        if not any(thread.is_alive() for thread in threads) and self._lead(self):
+            # For good: nobody reads any more. Whoever still reads closes it when he leaves.
             self._link.close()
 
     def _converse(self, ask: Ask, answered: threading.Event) -> object:
@@ -153,6 +154,9 @@ class Session:
         """Whoever is still to be answered is not forgotten: he asked before we looked, or he finds that nobody reads."""
         with self._leading:
             if self._leader is not who:
+                return
+            if self._stop.is_set() and isinstance(who, Ask):
+                self._link.close()
                 return
             self._leader = None
         if self.core.expects_answers(self.now()):

@@ -164,8 +164,8 @@ def queue(tx: Tx, profile: ProfileName) -> list[Queued]:
 def servable(tx: Tx, profile: ProfileName) -> list[Queued]:
     """Those of the queue for whom there is a worker now, parked for them or idle."""
     of_profile = select(W.c.id).where(W.c.profile == profile)
-    parked = of_profile.where(W.c.state == State.HOT_IDLE, W.c.org == R.c.org).exists()
-    idle = of_profile.where(W.c.state == State.IDLE).exists()
+    parked = of_profile.where(W.c.state == word(State.HOT_IDLE), W.c.org == R.c.org).exists()
+    idle = of_profile.where(W.c.state == word(State.IDLE)).exists()
     return _in_order(tx, _waiting_orgs(profile).where(or_(idle, parked)))
 
 

@@ -169,8 +169,9 @@ def _shows_in_flower(page: Page, flower: str, text: str) -> None:
     """Flower hears of a task a moment later than its caller."""
 
     def there() -> bool:
-        page.goto(f"{flower}tasks?search=pool.acquire")
+        page.goto(f"{flower}tasks")
         page.wait_for_selector("#tasks-table tbody tr")
+        page.locator("#tasks-table_filter input").fill(text.split()[-1])
         page.wait_for_load_state("networkidle")
         return text in page.content()
 
