@@ -171,7 +171,7 @@ def _shows_in_flower(page: Page, flower: str, text: str) -> None:
     def there() -> bool:
         page.goto(f"{flower}tasks")
         page.wait_for_selector("#tasks-table tbody tr")
-        page.locator("#tasks-table_filter input").fill(text.split()[-1])
+        page.locator("#tasks-table_filter input").fill(text.rsplit(maxsplit=1)[-1])
         page.wait_for_load_state("networkidle")
         return text in page.content()
 
