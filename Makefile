@@ -40,7 +40,7 @@ up: $(STAMP) ## start everything on this machine: broker, database, workers
 	@$(BIN)/warmpool up
 
 test: $(STAMP) ## run the tests that need nothing but this machine (TESTS=tests/unit for a part)
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(TESTS) --ignore=tests/kube
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder --durations=15 --durations-min=10 $(TESTS) --ignore=tests/kube
 
 lint: $(STAMP) ## check style, types and the layers
 	@echo "make: ruff" && $(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet .

@@ -67,7 +67,9 @@ def run(effort: Effort) -> Report:
                     rounds[name].append(seconds)
     measured = Measured(rounds=rounds)
     figures = (
-        measured.ratio("p99: beside a refill to alone", "beside a refill", "alone", q=99, most=MOST),
+        measured.ratio(
+            "p99: beside a refill to alone", "beside a refill", "alone", q=99, most=MOST, gate=4.0
+        ),
         measured.ratio("p50: beside a refill to alone", "beside a refill", "alone"),
         measured.ratio("p99: alone to itself (the noise)", "alone (again)", "alone", q=99),
     )
