@@ -478,6 +478,12 @@ def test_upgrading_twice_does_nothing(empty: Store) -> None:
 # Written once, when a version was published: whoever has that version would never run what is added to it later.
 FROZEN = {
     "v0001_initial": "690ca6810c795ed1fa4e8844fbaab650fdb0cc39dd52322c2fd99dc487b95198",
+    "v0002_operators": "7e265ff3105f2c94a43813b358fdc23bc4a7648336593af4c529ef66ed37cdc3",
+    "v0003_rollouts": "7b7c6ade78233f691b2b60152cc8b23e3ccaff1c11bd82668176a8384e753d90",
+    "v0004_what_idling_costs": "6dc026c1b6bb2244e014e2c3317a86ba5599051053119355032e37bc3d57abbb",
+    "v0005_lane": "a4ac0397e3c95e4ddd929a6ae3e9c025cb0babf7f3882a98681def3d1b18582a",
+    "v0006_flat_growth": "49e8f7f029e322f22c0d9951df9da80b9401e685056e171d626eec93f45bf131",
+    "v0007_org_keys": "1e38e3d5833afe29613aa2bf25b4a9fefe118c1ca4d70aa05c7530e5c7da8e42",
 }
 
 
