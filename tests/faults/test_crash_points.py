@@ -24,7 +24,7 @@ from tests.support.scripts import SCRIPTS, warm
 from tests.support.snapshots import memory_store
 
 LONG = bool(os.environ.get("WARMPOOL_TEST_LONG"))
-SQLITE_EVERY, POSTGRES_EVERY = (1, 7) if LONG else (29, 199)
+SQLITE_EVERY, POSTGRES_EVERY = (1, 7) if LONG else (29, 397)
 
 _table: list[Tried] = []
 

@@ -20,7 +20,7 @@ from tests.support.system import EVERYTHING, System
 from tests.support.waiting import eventually
 
 LONG = os.environ.get("WARMPOOL_TEST_LONG") == "1"
-OUTAGE_S = 120 if LONG else 30
+OUTAGE_S = 120 if LONG else 20
 LEASE_S = 5
 
 pytestmark = pytest.mark.timeout(600 if LONG else 300)

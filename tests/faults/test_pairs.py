@@ -19,7 +19,7 @@ from tests.support.postgres_server import empty
 from tests.support.snapshots import memory_store
 
 LONG = bool(os.environ.get("WARMPOOL_TEST_LONG"))
-PREEMPTIONS, SQLITE_EVERY, POSTGRES_EVERY = (2, 1, 1) if LONG else (1, 3, 6)
+PREEMPTIONS, SQLITE_EVERY, POSTGRES_EVERY = (2, 1, 1) if LONG else (1, 5, 10)
 
 pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.timeout(1800 if LONG else 900)]
 

@@ -13,6 +13,7 @@ from sqlalchemy import select
 from pool import tokens
 from pool.states import State
 from pool.store import schema
+from tests.support.postgres_server import PostgresServer
 from tests.support.signed import Caller, key_of
 from tests.support.system import System
 
@@ -22,11 +23,9 @@ SETTINGS: dict[str, Any] = {"profiles": {"default": {"warm_target": 2}}}
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.fixture(params=["postgres", "sqlite"])
-def system(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[System]:
-    url = ""
-    if request.param == "postgres":
-        url = request.getfixturevalue("postgres").create_database("master_key")
+@pytest.fixture
+def system(postgres: PostgresServer, tmp_path: Any) -> Iterator[System]:
+    url = postgres.create_database("master_key")
     with System(tmp_path, url, settings=keyed(master_key=OLD)) as made:
         made.run("acquire", "fleet")
         made.command("pass", "run", "reconcile_warm")
