@@ -13,11 +13,19 @@ from dataclasses import replace
 
 import structlog
 
-from pool.ids import RandomIds
+from pool.ids import RandomIds, WorkerId
+from pool.keys import Keyring
 from pool.store import connect
 from tests.support.world import World
 
 AT_A_TIME = 5
+
+
+class _NoMark(Keyring):
+    """The workers that it makes are taken for ones of the acquire worker's own key, which only that one has."""
+
+    def marked(self, worker_id: WorkerId) -> WorkerId:
+        return worker_id
 
 
 class Refiller(threading.Thread):
@@ -28,7 +36,7 @@ class Refiller(threading.Thread):
         self.going = threading.Event()
         self._every_s = AT_A_TIME / per_second
         self._world = World(connect(database, connections=4))
-        self._world.deps = replace(self._world.deps, ids=RandomIds())
+        self._world.deps = replace(self._world.deps, ids=RandomIds(), keys=_NoMark(current=b"k" * 32))
         # More are wanted than there will ever be, and a few are made in a run.
         self._world.profile(warm_target=1_000_000)
         self._world.configure(pass_limit=AT_A_TIME)
