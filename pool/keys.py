@@ -32,9 +32,14 @@ class Keyring:
     def honoured(self) -> tuple[bytes, ...]:
         return tuple(key for key in (self.current, self.previous, self.next) if key is not None)
 
+    @property
+    def suffix(self) -> str:
+        """What the id of every worker ends with that is made under the key in use."""
+        return f"-k{_mark(self.current)}"
+
     def marked(self, worker_id: WorkerId) -> WorkerId:
         """The id for a worker that is about to be made."""
-        return WorkerId(f"{worker_id}-k{_mark(self.current)}")
+        return WorkerId(worker_id + self.suffix)
 
     def knows(self, worker_id: WorkerId) -> bool:
         """Whether the key that this worker was made under is here."""

@@ -21,6 +21,7 @@ from pool.records import By
 from pool.signing import Asked, Proof, Trouble
 from pool.states import Reason
 from pool.store import deeds
+from pool.store.schema import REQUEST_REFUSED
 
 if TYPE_CHECKING:
     from tasks.app import WarmpoolApp
@@ -156,7 +157,7 @@ def journal(app: WarmpoolApp, refused: list[Unproven]) -> None:
         for each in refused[:_MOST_DEEDS]:
             log.warning("request_refused", trouble=str(each.trouble), org=each.org, task=each.task)
             by = By(who=f"unproven caller {each.origin}", why=f"{each.task}: {each.detail}")
-            deeds.record(tx, "request_refused", f"org {each.org}" if each.org else "no org", by)
+            deeds.record(tx, REQUEST_REFUSED, f"org {each.org}" if each.org else "no org", by)
         if len(refused) > _MOST_DEEDS:
             more = f"{len(refused) - _MOST_DEEDS} more like these"
-            deeds.record(tx, "request_refused", "others", app.deps.by(more))
+            deeds.record(tx, REQUEST_REFUSED, "others", app.deps.by(more))

@@ -34,6 +34,7 @@ COMPARE_EVERY = 60
 LOOK_BACK = 200
 ENTRIES_PER_TURN = 5000
 MOVES_SHOWN = 40
+DEEDS_SHOWN, REFUSALS_SHOWN = 5, 2
 FRAMES_KEPT = 30
 MOST_LISTENERS = 200
 _SILENCE_S = 15.0
@@ -176,7 +177,8 @@ class Feed:
             if self._hour is None:
                 self._hour = Hour.read(tx)
             changed = self._follow(tx)
-            moves, done = journal.latest(tx, limit=MOVES_SHOWN), deeds.latest(tx, limit=10)
+            moves = journal.latest(tx, limit=MOVES_SHOWN)
+            done = deeds.latest(tx, limit=DEEDS_SHOWN, refused=REFUSALS_SHOWN)
         self._hour.see(datetime.fromisoformat(status["at"]), _counts(status))
         self.readings += 1
         seen = Seen(

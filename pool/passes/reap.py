@@ -18,6 +18,8 @@ from pool.store.suspects import Kind
 # An answer may be on its way from whoever decided it; a delete may be in a fleet worker's hands.
 ANSWER_GRACE_S = 3.0
 DELETE_GRACE_S = 15.0
+# So long another process may be about to be given the key that this one lacks.
+KEY_GRACE_S = 30.0
 
 
 def run(run: Run) -> None:
@@ -34,6 +36,7 @@ def without_expiry(run: Run) -> None:
     _parked_above_cap(run)
     _idle_surplus(run)
     _past_their_age(run)
+    _of_unknown_keys(run)
     _overdue_waiters(run)
     _unreplied(run)
     _unfinished_releases(run)
@@ -87,6 +90,21 @@ def _past_their_age(run: Run) -> None:
         found = workers.older_than(tx, limit_s, limit=run.limit + 1)
     for worker in run.bounded(found):
         _drain(run, worker, f"older than {limit_s} s")
+
+
+def _of_unknown_keys(run: Run) -> None:
+    """Workers next in turn for which nobody can give a token any more. A process whose own key no worker was ever made under may be the one that is
+    wrong, and leaves them alone."""
+    keys = run.deps.keys
+    with run.deps.store.read() as tx:
+        found = workers.in_state(tx, State.HOT_IDLE, older_than_s=KEY_GRACE_S, limit=run.limit)
+        for name in run.deps.settings.profiles:
+            found += workers.idle_since(tx, ProfileName(name), older_than_s=KEY_GRACE_S, limit=run.limit)
+        unknown = [worker for worker in found if not keys.knows(worker.id)]
+        if not unknown or not workers.any_ready_like(tx, keys.suffix):
+            return
+    for worker in run.bounded(unknown):
+        _drain(run, worker, "made under a master key that is not given any more")
 
 
 def _overdue_waiters(run: Run) -> None:

@@ -40,7 +40,7 @@ _MOVES: dict[tuple[State | None, State], str] = {
 def cause(entries: Sequence[Entry], deeds: Sequence[Deed] = ()) -> str:
     """Why it went, in one sentence; empty while it has not gone."""
     swept = next((d for d in reversed(deeds) if d.what == "orphan_deleted"), None)
-    orphan = f"its pod was deleted as an orphan: {swept.why}" if swept else ""
+    orphan = f"its pod was taken for an orphan, to be deleted: {swept.why}" if swept else ""
     end = _end(entries)
     if end is None:
         return _sentence(orphan and f"the table knows no such worker; {orphan}" if not entries else orphan)

@@ -10,8 +10,9 @@ from sqlalchemy import insert, select
 
 from pool.records import By
 from pool.store.engine import Tx
+from pool.store.schema import REQUEST_REFUSED
 from pool.store.schema import deeds as D
-from pool.store.sql import now
+from pool.store.sql import now, word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +32,16 @@ def record(tx: Tx, what: str, subject: str, by: By) -> None:
     tx.execute(insert(D).values(at=now(), who=by.who, what=what, subject=subject, why=by.why))
 
 
-def latest(tx: Tx, *, limit: int) -> list[Deed]:
-    """The newest, oldest of them first."""
-    newest = tx.execute(select(D).order_by(D.c.id.desc()).limit(limit))
-    return [Deed(**r._mapping) for r in reversed(list(newest))]
+def latest(tx: Tx, *, limit: int, refused: int) -> list[Deed]:
+    """The newest, oldest of them first; of refused requests a few and beside the others, so that a flood of them hides nothing."""
+    found: list[Deed] = []
+    for condition, most in (
+        (D.c.what != word(REQUEST_REFUSED), limit),
+        (D.c.what == word(REQUEST_REFUSED), refused),
+    ):
+        newest = tx.execute(select(D).where(condition).order_by(D.c.id.desc()).limit(most))
+        found += [Deed(**r._mapping) for r in newest]
+    return sorted(found, key=lambda deed: deed.id)
 
 
 def of(tx: Tx, subject: str, *, limit: int = 100) -> list[Deed]:

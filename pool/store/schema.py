@@ -297,6 +297,8 @@ org_keys = Table(
 )
 
 # What was done to the pool and is no move of a worker: by operators, and by sweeps to pods without a row.
+# What anybody can have written down, as often as he likes.
+REQUEST_REFUSED = "request_refused"
 deeds = Table(
     "deeds",
     metadata,
@@ -363,3 +365,4 @@ Index("journal_by_worker", journal.c.worker_id, journal.c.id)
 Index("journal_by_age", journal.c.at)
 Index("deeds_by_subject", deeds.c.subject, deeds.c.id)
 Index("deeds_by_age", deeds.c.at)
+_partial("deeds_of_our_own", "id", table=deeds, where=f"what <> '{REQUEST_REFUSED}'")

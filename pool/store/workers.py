@@ -232,6 +232,13 @@ def older_than(tx: Tx, seconds: float, *, limit: int) -> list[Seen]:
     return [rows.seen(r) for r in tx.execute(statement)]
 
 
+def any_ready_like(tx: Tx, suffix: str) -> bool:
+    """Whether there is a worker, ready or in use, whose id ends like this."""
+    ready = words(CLAIMABLE | CLAIMED)
+    found = select(W.c.id).where(W.c.state.in_(ready), W.c.id.endswith(suffix, autoescape=True)).limit(1)
+    return tx.execute(found).first() is not None
+
+
 def parked_past_end(tx: Tx, *, limit: int) -> list[Seen]:
     """Parked workers whose time is over, longest overdue first."""
     statement = (

@@ -175,6 +175,16 @@ CASES = [
     Case(name="long ago", alert="WarmpoolApiForbidden", fires=0, at="9m", series={
         'warmpool_api_calls_total{verb="patch",resource="pods",code="403"}': "0x5 4x200"}),
 
+    Case(name="a service without a key", alert="WarmpoolRequestsUnproven", fires=1, at="6m", series={
+        'warmpool_requests_unproven_total{trouble="unsigned"}': f"0 {rising(30, 10)}"}),
+    Case(name="two troubles are two alerts", alert="WarmpoolRequestsUnproven", fires=2, at="6m", series={
+        'warmpool_requests_unproven_total{trouble="unsigned"}': f"0 {rising(30, 10)}",
+        'warmpool_requests_unproven_total{trouble="mismatch"}': f"0 {rising(30, 10)}"}),
+    Case(name="a few that had expired", alert="WarmpoolRequestsUnproven", fires=0, at="6m", series={
+        'warmpool_requests_unproven_total{trouble="expired"}': "0x5 4x200"}),
+    Case(name="a worker restarts", alert="WarmpoolRequestsUnproven", fires=0, at="6m", series={
+        'warmpool_requests_unproven_total{trouble="unsigned"}': "90x10 0x200"}),
+
     Case(name="nothing is scraped", alert="WarmpoolExporterDown", fires=1, at="4m"),
     Case(name="it answers", alert="WarmpoolExporterDown", fires=0, at="4m", series={"warmpool_database_up": flat(1, 10)}),
     Case(name="it answers that the database is down", alert="WarmpoolExporterDown", fires=0, at="4m", series={"warmpool_database_up": flat(0, 10)}),

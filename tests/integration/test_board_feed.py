@@ -16,7 +16,7 @@ from pool.board.feed import Feed, TooMany
 from pool.board.rendering import Links, Templates
 from pool.clock import SystemClock
 from pool.states import State
-from pool.store import Store, schema
+from pool.store import Store, deeds, schema
 from tests.support.board_server import BoardServer
 from tests.support.busy_hour import passes_are_well
 from tests.support.world import World
@@ -53,6 +53,23 @@ def test_an_entry_that_is_committed_late_is_seen(pool: World) -> None:
         got = pool.granted("acme")
         await feed.refresh()
         assert shown(feed, got.worker_id) == State.HOT
+
+    asyncio.run(scene())
+
+
+def test_a_flood_of_refused_requests_hides_no_deed(pool: World) -> None:
+    with pool.store.write() as tx:
+        deeds.record(tx, "pool_paused", "pool", pool.deps.by("pool paused"))
+        for n in range(50):
+            deeds.record(tx, schema.REQUEST_REFUSED, "no org", pool.deps.by(f"forged {n}"))
+
+    async def scene() -> None:
+        feed = a_feed(pool)
+        await feed.refresh()
+        panel = feed.panels["moves"]
+        assert "pool_paused" in panel
+        assert "forged 49" in panel
+        assert panel.count("request_refused") == feeding.REFUSALS_SHOWN
 
     asyncio.run(scene())
 

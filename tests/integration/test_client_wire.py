@@ -477,6 +477,43 @@ class TestProcesses:
         with pytest.raises(PoolClosed):
             pool.acquire("acme")
 
+    def test_who_still_reads_when_it_is_closed_is_not_cut_off(
+        self,
+        url: str,
+        script: Script,
+        background: ThreadPoolExecutor,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """The connection is closed by whoever reads from it, after he has read."""
+        reading, closed = threading.Event(), threading.Event()
+        while_reading: list[bool] = []
+        read, close = Link.next_answer, Link.close
+
+        def slow(link: Link, *wait: Any) -> bytes | None:
+            reading.set()
+            try:
+                answer = read(link, *wait)
+                closed.wait(LIMIT_S)
+                return answer
+            finally:
+                reading.clear()
+
+        def told(link: Link) -> None:
+            while_reading.append(reading.is_set())
+            close(link)
+
+        monkeypatch.setattr(Link, "next_answer", slow)
+        monkeypatch.setattr(Link, "close", told)
+        pool = Pool(url)
+        pending = background.submit(pool.acquire, "acme")
+        script.take("pool.acquire")
+        assert reading.wait(LIMIT_S)
+        pool.close()
+        closed.set()
+        assert isinstance(pending.exception(LIMIT_S), PoolClosed)
+        eventually(lambda: while_reading)
+        assert while_reading == [False]
+
     def test_a_process_that_ends_releases_what_it_holds(self, url: str, script: Script) -> None:
         code = f"from pool.client import Pool; pool = Pool({url!r}); worker = pool.acquire('acme')"
         with subprocess.Popen([sys.executable, "-c", code]) as process:

@@ -132,7 +132,7 @@ def test_an_orphans_pod_is_told_though_the_table_never_knew_it(world: World) -> 
     world.run_pass("sweep_orphans")
     told = cause(world, "w-stray")
     assert told.startswith(
-        "The table knows no such worker; its pod was deleted as an orphan: no row counted on it"
+        "The table knows no such worker; its pod was taken for an orphan, to be deleted: no row counted on it"
     )
     assert "nobody ever had" in told
 

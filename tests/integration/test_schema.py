@@ -484,6 +484,7 @@ FROZEN = {
     "v0005_lane": "a4ac0397e3c95e4ddd929a6ae3e9c025cb0babf7f3882a98681def3d1b18582a",
     "v0006_flat_growth": "49e8f7f029e322f22c0d9951df9da80b9401e685056e171d626eec93f45bf131",
     "v0007_org_keys": "1e38e3d5833afe29613aa2bf25b4a9fefe118c1ca4d70aa05c7530e5c7da8e42",
+    "v0008_deeds": "305d09fca45b9979870fc772e6ed77e42ff9d8f14a582998d9dbb585bd6cf82a",
 }
 
 

@@ -100,7 +100,7 @@ def _rows(table: Any) -> Any:
 
 def refusals(system: System) -> list[Deed]:
     with system.store.read() as tx:
-        return [deed for deed in deeds.latest(tx, limit=1000) if deed.what == "request_refused"]
+        return deeds.latest(tx, limit=0, refused=1000)
 
 
 @contextmanager

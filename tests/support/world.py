@@ -228,7 +228,7 @@ class Stage(Generic[D]):
         before = {w.id for w in self.workers(State.IDLE)}
         with self.store.write() as tx:
             shape = self.deps.settings.profiles[profile]
-            ids = [self.deps.ids.worker() for _ in range(count)]
+            ids = [self.deps.new_worker() for _ in range(count)]
             orgs.take_slots(tx, count, 0)
             workers.insert_slots(tx, shape, profiles.revision(shape), ids, self.deps.by("test"))
         for worker_id in ids:
