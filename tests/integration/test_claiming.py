@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from pool import claiming
+from pool.contract import Release, Renew
 from pool.errors import InvalidInput
-from pool.states import Reason, Source, State
+from pool.ids import OrgId
+from pool.states import Condition, Reason, Source, State
 from tests.support.world import World
 
 
@@ -41,6 +46,40 @@ def test_a_worker_that_served_one_org_never_serves_another(world: World) -> None
     world.warm(1)
     world.release(world.granted("acme").claim_id)
     assert world.refused("bolt").reason is Reason.NO_WARM_WORKER
+
+
+@pytest.mark.parametrize("renew", [claiming.renew, claiming.renew_at_length])
+def test_who_is_known_renews_his_own_claims_only(world: World, renew: Any) -> None:
+    world.warm(1)
+    claim = world.granted("acme").claim_id
+
+    def until() -> Any:
+        return [c.lease_expires_at for c in world.rows("claims")]
+
+    before = until()
+    world.pass_time(1)
+    assert renew(world.deps, Renew(claim_ids=(claim,), org=OrgId("bolt"))) == {
+        "renewed": {},
+        "gone": {claim: "unknown_claim"},
+    }
+    assert until() == before
+    assert claim in renew(world.deps, Renew(claim_ids=(claim,), org=OrgId("acme")))["renewed"]
+
+
+@pytest.mark.parametrize("release", [claiming.release, claiming.release_at_length])
+@pytest.mark.parametrize("condition", list(Condition))
+def test_who_is_known_releases_his_own_claims_only(world: World, release: Any, condition: Condition) -> None:
+    (worker,) = world.warm(1)
+    claim = world.granted("acme").claim_id
+
+    def released(org: str) -> str:
+        asked = Release(claim_id=claim, condition=condition, org=OrgId(org))
+        return str(release(world.deps, asked)["outcome"])
+
+    assert released("bolt") == "unknown_claim"
+    assert world.state_of(worker) is State.HOT
+    assert released("acme") == "released"
+    assert released("bolt") == "unknown_claim"
 
 
 def test_a_profile_is_never_matched_by_another(world: World) -> None:

@@ -20,8 +20,9 @@ from pool.locks import RedisLocks
 from pool.passes import reap, sweep_orphans
 from pool.passes.running import Run
 from pool.records import By, Seen
-from pool.states import ClaimEnd, Outcome, State
+from pool.states import ClaimEnd, Condition, Outcome, State
 from pool.store import Store, Tx, claims, orgs, requests, schema, suspects, workers
+from tests.integration import test_claiming as claiming_tests
 from tests.integration import test_locks as locks_tests
 from tests.integration import test_passes as passes_tests
 from tests.integration import test_waiting as waiting_tests
@@ -324,6 +325,25 @@ def test_the_locks_token_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
         held = RedisLocks(client, clock=locks_tests.HandClock(), ids=RandomIds(), who="host-1")
         with pytest.raises(AssertionError):
             locks_tests.test_a_run_that_lost_its_lock_does_not_release_its_successors(held, client)
+
+
+def test_the_org_of_a_renewal_is_missed(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever knows a claim's id renews it."""
+    monkeypatch.setattr(claims, "_of", lambda _org: ())
+    with pytest.raises(AssertionError):
+        claiming_tests.test_who_is_known_renews_his_own_claims_only(World(sqlite_store), claiming.renew)
+
+
+def test_the_org_of_a_release_is_missed(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever knows a claim's id ends it."""
+    real = claiming.finish_release
+    monkeypatch.setattr(
+        claiming, "finish_release", lambda deps, claim_id, how, _org: real(deps, claim_id, how)
+    )
+    with pytest.raises(AssertionError):
+        claiming_tests.test_who_is_known_releases_his_own_claims_only(
+            World(sqlite_store), claiming.release, Condition.CLEAN
+        )
 
 
 def _fails(test: Callable[..., None], store: Store) -> None:
