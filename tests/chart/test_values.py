@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
@@ -126,14 +127,44 @@ def test_values_that_contradict_each_other_are_told_all_at_once_by_name() -> Non
         assert sentence in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        (("redis.bundled.enabled=false",), "redis: give redis.existingSecret.name or redis.url"),
-        (("exporter.enabled=false", "monitoring.serviceMonitor.enabled=true"), "there is nothing to scrape"),
-        (("config.orgsAutoCreate=false", "test.org=nobody"), "test.org: there is no config.orgs.nobody"),
-    ],
-)
+# Those that can not be wrong together with the others.
+ALONE = [
+    (("redis.bundled.enabled=false",), "redis: give redis.existingSecret.name or redis.url"),
+    (("redis.url=valkey://x",), "redis.url: takes redis://… or rediss://…"),
+    (("database.url=sqlite:///x",), "database.url: takes postgresql://…"),
+    (
+        ("masterKey.value=0123456789abcdef", "masterKey.existingSecret.name=a"),
+        "masterKey: value and existingSecret",
+    ),
+    (
+        ("flower.auth.password=a", "flower.auth.existingSecret.name=b"),
+        "flower.auth: password and existingSecret",
+    ),
+    (
+        ("board.auth.password=a", "board.auth.existingSecret.name=b"),
+        "board.auth: password and existingSecret",
+    ),
+    (
+        ("config.pool.headroom=1", "priorityClasses.placeholder.create=false"),
+        "priorityClasses.placeholder.name: config.pool",
+    ),
+    (("keda.enabled=true", "keda.minReplicas=3", "keda.maxReplicas=2"), "keda.maxReplicas: is less than"),
+    (("exporter.enabled=false", "monitoring.serviceMonitor.enabled=true"), "there is nothing to scrape"),
+    (("config.orgsAutoCreate=false", "test.org=nobody"), "test.org: there is no config.orgs.nobody"),
+]
+
+
+def test_every_sentence_is_tried() -> None:
+    text = (CHART / "templates" / "check-values.yaml").read_text()
+    sentences = re.findall(r'append \$wrong (?:\(printf )?"([^"]+)"', text)
+    assert len(sentences) == text.count("append $wrong")
+    told = [template("trial", *given).stderr for given in (CONTRADICTIONS, *(given for given, _ in ALONE))]
+    for sentence in sentences:
+        pattern = re.sub("%[sd]", ".+", re.escape(sentence))
+        assert any(re.search(f"- {pattern}", each) for each in told), f"nothing makes it say: {sentence}"
+
+
+@pytest.mark.parametrize(("given", "told"), ALONE)
 def test_a_contradiction_is_refused_by_its_name(given: tuple[str, ...], told: str) -> None:
     done = template("trial", *given)
     assert done.returncode != 0
