@@ -5,8 +5,10 @@ redis is imported when a link is made, not with this module: it takes longer to 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
+from collections import deque
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -55,6 +57,17 @@ def host_s() -> float:
     return float(wall_s())
 
 
+class _Bundle:
+    """What one thread publishes at a time, and what became of it."""
+
+    __slots__ = ("is_over", "messages", "trouble")
+
+    def __init__(self, messages: tuple[str, ...]) -> None:
+        self.messages = messages
+        self.is_over = False
+        self.trouble: Exception | None = None
+
+
 class Link:
     """Blocking. Whatever goes wrong is `BrokerDown`."""
 
@@ -79,15 +92,18 @@ class Link:
         # Retrying is ours, but for one go at a connection that has gone stale.
         self._writer = client(PUBLISH_TIMEOUT_S, 1)
         self._wire, self._wire_free = Wire(client(PUBLISH_TIMEOUT_S, 0)), threading.Lock()
-        self._ear = Ear(client(READ_TIMEOUT_S, 0), identity)
+        self._gathered: deque[_Bundle] = deque()
+        self._ear = Ear(client(READ_TIMEOUT_S, 0), identity, self._no_right)
 
     def publish(self, *messages: str) -> None:
-        """Any thread may. Nobody waits for another: who finds the wire in use takes a connection from the pool."""
-        try:
-            if not self._by_wire(messages):
-                self._writer.lpush(self._queue, *messages)
-        except self._errors as exc:
-            raise broken(f"publish to {self._where}", exc) from exc
+        """Any thread may. What several want to publish while the wire is in use leaves together, by whoever has it next."""
+        bundle = _Bundle(messages)
+        self._gathered.append(bundle)
+        with self._wire_free:
+            if not bundle.is_over:
+                self._publish_gathered()
+        if bundle.trouble is not None:
+            raise broken(f"publish to {self._where}", bundle.trouble) from bundle.trouble
 
     def publish_and_listen(self, message: str) -> None:
         """For the thread that listens: what it asks, and that it listens, leave together."""
@@ -112,23 +128,40 @@ class Link:
             raise broken(f"ask {self._where} for its time", exc) from exc
         return seconds + microseconds / 1e6
 
-    def _by_wire(self, messages: tuple[str, ...]) -> bool:
-        if not self._wire_free.acquire(blocking=False):
-            return False
+    def _publish_gathered(self) -> None:
+        """Our own is among them: it was gathered before we had the wire, and is not over."""
+        together: list[_Bundle] = []
+        with contextlib.suppress(IndexError):
+            while True:
+                together.append(self._gathered.popleft())
+        messages = [message for bundle in together for message in bundle.messages]
+        trouble: Exception | None = None
+        try:
+            if not self._by_wire(messages):
+                self._writer.lpush(self._queue, *messages)
+        except self._errors as exc:
+            trouble = exc
+        except BaseException:
+            # Interrupted: the others' may have left or not, which they take for not.
+            trouble = ConnectionError("the thread that was publishing was interrupted")
+            raise
+        finally:
+            for bundle in together:
+                bundle.is_over, bundle.trouble = True, trouble
+
+    def _by_wire(self, messages: list[str]) -> bool:
         try:
             self._wire.ask("LPUSH", self._queue, *messages)
         except self._slow:
             raise
         except self._errors:
             return False  # it may have gone stale since it was last used
-        finally:
-            self._wire_free.release()
         return True
 
-    def next_answer(self, within_s: float = BLOCK_S) -> bytes | None:
-        """The next answer; None if none came for a while. One thread at a time; another may go on where it left off."""
+    def answers(self, within_s: float = BLOCK_S, *, many: bool = False) -> list[bytes]:
+        """The next answers; none if none came for a while. One thread at a time; another may go on where it left off."""
         try:
-            return self._ear.next(within_s)
+            return self._ear.next(within_s, many=many)
         except self._errors as exc:
             raise broken(f"read answers from {self._where}", exc) from exc
 

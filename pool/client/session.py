@@ -135,13 +135,12 @@ class Session:
         until = self.now() + seconds
         while ask.answer is None and not ask.closed and (left := until - self.now()) > 0:
             try:
-                raw = self._link.next_answer(left)
+                raws = self._link.answers(left)
             except BrokerDown as error:
                 log.warning("answers_unreachable error=%s", error)
                 self._clock.wait(answered, min(left, self.core.pace.reconnect.first_s))
             else:
-                if raw is not None:
-                    self.tell(self.core.answered(raw, self.now()))
+                self._pass_on(raws)
 
     def _lead(self, who: object) -> bool:
         """Whether this one reads: the first who asks while nobody does."""
@@ -194,14 +193,17 @@ class Session:
         pauses = self.core.pace.reconnect.pauses()
         while not (self._stop.is_set() or self.orphaned) and self.core.expects_answers(self.now()):
             try:
-                raw = self._link.next_answer()
+                raws = self._link.answers(many=True)
             except BrokerDown as error:
                 log.warning("answers_unreachable error=%s", error)
                 self._clock.wait(self._stop, next(pauses, self.core.pace.reconnect.limit_s))
                 continue
             pauses = self.core.pace.reconnect.pauses()
-            if raw is not None:
-                self.tell(self.core.answered(raw, self.now()))
+            self._pass_on(raws)
+
+    def _pass_on(self, raws: list[bytes]) -> None:
+        for raw in raws:
+            self.tell(self.core.answered(raw, self.now()))
 
     def _forget_leader(self) -> None:
         """One that was interrupted even in leaving did not resign."""

@@ -33,7 +33,9 @@ from pool.client import (
     TaskFailed,
     Worker,
 )
+from pool.client.identity import identity
 from pool.client.link import Link
+from pool.client.wire import Wire
 from tests.support.redis_server import RedisServer
 from tests.support.standin_pool import StandIn, a_grant
 from tests.support.waiting import eventually
@@ -365,8 +367,9 @@ class TestTrouble:
             with pytest.raises(BrokerDown):
                 worker.release()
 
+    @pytest.mark.parametrize("also", [["+lpop"], []], ids=["", "without the right to take several"])
     def test_a_client_needs_no_more_rights_than_are_documented(
-        self, url: str, script: Script, background: ThreadPoolExecutor
+        self, url: str, script: Script, background: ThreadPoolExecutor, also: list[str]
     ) -> None:
         rights = [
             "-@all",
@@ -382,10 +385,19 @@ class TestTrouble:
         ]
         with redis.Redis.from_url(url) as client:
             keys = ("~acquire", "~warmpool.reply.billing.*")
-            client.execute_command("ACL", "SETUSER", "billing", "reset", "on", ">pw", *keys, *rights)
+            client.execute_command("ACL", "SETUSER", "billing", "reset", "on", ">pw", *keys, *rights, *also)
         with Pool(url.replace("redis://", "redis://billing:pw@"), name="billing") as pool:
             assert granted_by(script, background, lambda: pool.acquire("acme")).claim_id == "c-1"
-        assert script.take("pool.release").kwargs["claim_id"] == "c-1"
+            # One reads for all of them, and what came together is taken together.
+            for batch in range(3):
+                waiting = [background.submit(pool.acquire, "acme") for _ in range(4)]
+                asked = [script.take("pool.acquire") for _ in waiting]
+                for number, message in enumerate(asked):
+                    script.answer(message, a_grant(10 * batch + number + 2))
+                assert len({future.result(LIMIT_S).claim_id for future in waiting}) == 4
+                assert script.is_idle(), "nobody had to ask again"
+        released = {script.take("pool.release").kwargs["claim_id"] for _ in range(13)}
+        assert len(released) == 13
 
 
 class TestRenewing:
@@ -431,13 +443,13 @@ class TestProcesses:
     ) -> None:
         """No thread has to wake another: on the way of an acquire that would be the dearest step."""
         readers: set[str] = set()
-        reading = Link.next_answer
+        reading = Link.answers
 
-        def noted(self: Link, *given: Any) -> bytes | None:
+        def noted(self: Link, *given: Any, **also: Any) -> list[bytes]:
             readers.add(threading.current_thread().name)
-            return reading(self, *given)
+            return reading(self, *given, **also)
 
-        monkeypatch.setattr(Link, "next_answer", noted)
+        monkeypatch.setattr(Link, "answers", noted)
         with Pool(url) as pool:
             for number in (1, 2):
                 playing = background.submit(script.grant, number)
@@ -459,6 +471,55 @@ class TestProcesses:
                 script.answer(message, a_grant(number))
             assert len({future.result(LIMIT_S).claim_id for future in waits}) == 3
             assert script.is_idle(), "nobody had to ask again"
+
+    def test_what_several_publish_while_the_wire_is_in_use_leaves_together(
+        self, url: str, background: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        commands, go_on = list[tuple[Any, ...]](), threading.Event()
+        ask = Wire.ask
+
+        def slow(wire: Wire, *command: Any) -> Any:
+            commands.append(command)
+            go_on.wait(LIMIT_S)
+            return ask(wire, *command)
+
+        monkeypatch.setattr(Wire, "ask", slow)
+        link = Link(url, identity("test"))
+        first = background.submit(link.publish, "1")
+        eventually(lambda: commands)
+        others = [background.submit(link.publish, *texts) for texts in (("2",), ("3", "4"), ("5",))]
+        eventually(lambda: len(link._gathered) == 3)
+        go_on.set()
+        for future in (first, *others):
+            future.result(LIMIT_S)
+        link.close()
+        assert [len(command) - 2 for command in commands] == [1, 4]
+        with redis.Redis.from_url(url) as client:
+            assert sorted(client.lrange("acquire", 0, -1)) == [b"1", b"2", b"3", b"4", b"5"]
+
+    def test_what_could_not_be_published_together_is_told_to_each(
+        self, url: str, background: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also if the one who published was interrupted."""
+        tries, go_on = list[Exception](), threading.Event()
+        trouble: list[BaseException] = [redis.TimeoutError("slow"), KeyboardInterrupt()]
+
+        def broken(_wire: Wire, *_command: Any) -> Any:
+            tries.append(Exception())
+            go_on.wait(LIMIT_S)
+            raise trouble.pop(0)
+
+        monkeypatch.setattr(Wire, "ask", broken)
+        link = Link(url, identity("test"))
+        first = background.submit(link.publish, "1")
+        eventually(lambda: tries)
+        others = [background.submit(link.publish, "2") for _ in range(3)]
+        eventually(lambda: len(link._gathered) == 3)
+        go_on.set()
+        assert isinstance(first.exception(LIMIT_S), BrokerDown)
+        raised = [type(future.exception(LIMIT_S)) for future in others]
+        assert sorted(raised, key=str) == sorted([BrokerDown, BrokerDown, KeyboardInterrupt], key=str)
+        link.close()
 
     def test_no_thread_runs_before_the_first_question_nor_after_closing(
         self, url: str, script: Script, background: ThreadPoolExecutor
@@ -487,14 +548,14 @@ class TestProcesses:
         """The connection is closed by whoever reads from it, after he has read."""
         reading, closed = threading.Event(), threading.Event()
         while_reading: list[bool] = []
-        read, close = Link.next_answer, Link.close
+        read, close = Link.answers, Link.close
 
-        def slow(link: Link, *wait: Any) -> bytes | None:
+        def slow(link: Link, *given: Any, **also: Any) -> list[bytes]:
             reading.set()
             try:
-                answer = read(link, *wait)
+                answers = read(link, *given, **also)
                 closed.wait(LIMIT_S)
-                return answer
+                return answers
             finally:
                 reading.clear()
 
@@ -502,7 +563,7 @@ class TestProcesses:
             while_reading.append(reading.is_set())
             close(link)
 
-        monkeypatch.setattr(Link, "next_answer", slow)
+        monkeypatch.setattr(Link, "answers", slow)
         monkeypatch.setattr(Link, "close", told)
         pool = Pool(url)
         pending = background.submit(pool.acquire, "acme")
