@@ -12,7 +12,6 @@ import structlog
 from celery import Celery
 from celery.app.task import Context
 from kombu.exceptions import OperationalError
-from redis import Redis
 from redis.exceptions import RedisError
 
 from pool import config
@@ -25,6 +24,7 @@ from tasks.background import Gathering, Outbox, Timers
 from tasks.events import Told, Watchers
 from tasks.options import ROUTES
 from tasks.replies import Answered
+from tasks.wire import Wire
 
 if TYPE_CHECKING:
     from tasks.letters import Letter
@@ -35,7 +35,6 @@ log = structlog.get_logger(__name__)
 NUDGES_WITHIN_S = 0.1
 # Few enough that many workers are stamped side by side, enough that a burst is not a message for each of them.
 STAMPS_A_MESSAGE = 8
-_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +52,7 @@ class CeleryBroker:
         self._app = app
         self._outbox = Outbox("outbox", self._deal)
         self._nudges = Gathering(timers, NUDGES_WITHIN_S, self._send_refills)
-        self._redis = Redis.from_url(
-            config.broker_url(settings), socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S
-        )
+        self._wire = Wire(config.broker_url(settings))
         self._watchers = Watchers(app)
         self._origin = f"pool@{socket.gethostname()}"
 
@@ -90,7 +87,7 @@ class CeleryBroker:
         self._nudges.flush()
         self._outbox.close()
         self._watchers.close()
-        self._redis.close()
+        self._wire.close()
 
     def _tell(self, told: Iterable[Told]) -> None:
         if self._app.conf.worker_send_task_events:
@@ -119,11 +116,13 @@ class CeleryBroker:
             queues[queue].append(message.encoded(task_id))
         if not queues:
             return
+        commands = [("LPUSH", queue, *messages) for queue, messages in queues.items()]
         try:
-            with self._redis.pipeline(transaction=False) as pipe:
-                for queue, messages in queues.items():
-                    pipe.lpush(queue, *messages)
-                pipe.execute()
+            try:
+                self._wire.ask(*commands)
+            except (RedisError, OSError):
+                # It may have gone stale since it was last used. Any of these tasks may run twice.
+                self._wire.ask(*commands)
         except (RedisError, OSError) as exc:
             log.warning("tasks_not_sent", tasks=sorted({s.task for s in sendings}), cause=str(exc))
 
