@@ -23,7 +23,7 @@ from tests.support.postgres_server import PostgresServer
 from tests.support.system import ROOT, System
 
 IDLE = 2_000
-_ACQUIRE = {"pool": {"events": False, "acquire_threads": 8}, "profiles": {"default": {"warm_target": 0}}}
+ACQUIRE = {"pool": {"events": False, "acquire_threads": 8}, "profiles": {"default": {"warm_target": 0}}}
 
 
 class Caller:
@@ -86,6 +86,13 @@ class Ground:
         self.store.close()
 
 
+def signing_twin(place: Ground, folder: Path, stack: ExitStack) -> System:
+    """An acquire worker on the same database, with a Redis of its own, that takes signed requests only."""
+    folder.mkdir()
+    settings = {**ACQUIRE, "pool": {**ACQUIRE["pool"], "signed_requests": True}}
+    return stack.enter_context(System(folder, place.database, settings=settings)).run("acquire")
+
+
 @contextmanager
 def ground(folder: Path, settings: dict[str, Any] | None = None) -> Iterator[Ground]:
     """All of it, until the block ends."""
@@ -97,7 +104,7 @@ def ground(folder: Path, settings: dict[str, Any] | None = None) -> Iterator[Gro
             connection.execute(stock.TABLE)
             connection.execute(stock.REFILL, (IDLE,))
             connection.execute("VACUUM ANALYZE stock")
-        system = stack.enter_context(System(folder, database, settings=settings or _ACQUIRE)).run("acquire")
+        system = stack.enter_context(System(folder, database, settings=settings or ACQUIRE)).run("acquire")
         made = Ground(system, database, connect(database, connections=2))
         stack.callback(made.close)
         env = {**os.environ, "BENCH_REDIS": made.url, "BENCH_DATABASE": database}

@@ -13,11 +13,12 @@ from typing import Any
 import psycopg
 import redis
 
-from bench.ground import Ground, ground
+from bench.ground import Ground, ground, signing_twin
 from bench.measuring import Effort, Report, interleaved
 from bench.peers import stock
 from bench.populating import askers
 from pool.client import Pool, Worker
+from tests.support.system import System
 
 FULL = Effort(rounds=12, calls=40, warm_up=60)
 QUICK = Effort(rounds=5, calls=25, warm_up=40)
@@ -62,7 +63,8 @@ def run(effort: Effort) -> Report:
         ground(Path(folder)) as place,
         ExitStack() as stack,
     ):
-        measured = interleaved(_subjects(place, stack), effort)
+        signing = signing_twin(place, Path(folder) / "signing", stack)
+        measured = interleaved(_subjects(place, signing, stack), effort)
     floor, bare, noop = "Redis ping-pong + one commit", "Redis ping-pong", "stock Celery no-op .get()"
     figures = (
         measured.ratio("acquire to ping-pong + one commit", "acquire", floor, most=2.0, gate=3.0),
@@ -71,6 +73,7 @@ def run(effort: Effort) -> Report:
         measured.ratio("acquire to stock no-op, prefork as by default", "acquire", f"{noop}, prefork"),
         measured.ratio("acquire to stock Celery claim", "acquire", "stock Celery claim"),
         measured.ratio("release to ping-pong + one commit", "release", floor),
+        measured.ratio("signed acquire to acquire", "acquire, signed", "acquire"),
         measured.ratio(
             "acquire by send_task().get() to stock Celery claim",
             "acquire by send_task().get()",
@@ -81,12 +84,14 @@ def run(effort: Effort) -> Report:
     return Report(bench="lane-latency", figures=figures, measured=measured)
 
 
-def _subjects(place: Ground, stack: ExitStack) -> dict[str, Calling]:
+def _subjects(place: Ground, signing: System, stack: ExitStack) -> dict[str, Calling]:
     client = redis.Redis.from_url(place.url, socket_timeout=START_S + 10)
     database = stack.enter_context(psycopg.connect(place.database, autocommit=True))
     pool = stack.enter_context(Pool(place.url, name="bench"))
     stock.app.conf.update(broker_url=place.url, result_backend=place.url)
     orgs, held = itertools.cycle(askers()), list[Worker]()
+    key = signing.command("org", "key", askers()[0]).strip()
+    signed = stack.enter_context(Pool(signing.redis.url, name="bench", org_key=key))
 
     def echo(queue: str) -> Callable[[], Any]:
         def call() -> Any:
@@ -125,6 +130,9 @@ def _subjects(place: Ground, stack: ExitStack) -> dict[str, Calling]:
         ),
         "acquire": PuttingRight(place, acquire, took),
         "release": Calling(lambda: held.pop(0).release()),
+        "acquire, signed": Calling(
+            lambda: signed.acquire(askers()[0], lease_s=3600, ttl_s=0), lambda _: place.used("lane", 1)
+        ),
         "acquire by send_task().get()": Calling(send_task, taken),
         "stock Celery no-op .get()": Calling(lambda: stock.nothing.delay().get(timeout=START_S)),
         "stock Celery no-op .get(), prefork": Calling(
