@@ -8,7 +8,7 @@ class TestPassesOnMyDriver(PassesContract):
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -146,6 +146,47 @@ class PassesContract:
             assert breakers.is_open(tx, "bad")  # type: ignore[arg-type]
         scene.run_pass("reconcile_warm")
         assert sum(row.profile == "bad" for row in scene.rows("workers")) == 3
+
+    def test_a_changed_build_replaces_what_nobody_holds_and_one_that_can_not_start_halts(
+        self, scene: Scene, ground: PoolGround
+    ) -> None:
+        scene.configure(rollout_step_percent=50, rollout_ready_s=0)
+        scene.profile(warm_target=2)
+        scene.run_pass("reconcile_warm")
+        scene.until(lambda: len(scene.workers(State.IDLE)) == 2)
+        held = scene.granted("acme", lease_s=3600)
+        held_pod = scene.pod(held.worker_id).uid
+
+        def rolls(until: Callable[[], bool]) -> None:
+            """Never with fewer idle workers than before."""
+            least = len(scene.workers(State.IDLE))
+
+            def moved_on() -> bool:
+                scene.until_seen(lambda pods: all(w.id in pods for w in scene.workers(State.IDLE)))
+                scene.run_pass("reconcile_warm")
+                assert len(scene.workers(State.IDLE)) >= least
+                return until()
+
+            scene.until(moved_on, within_s=60)
+
+        rolls(lambda: len(scene.workers(State.IDLE)) == 2)
+        old = {w.id for w in scene.workers(State.IDLE)}
+        good = replace(scene.deps.settings.profiles["default"], env={"BUILD": "2"})
+        scene.configure(profiles={"default": good})
+        rolls(lambda: not old & {w.id for w in scene.workers(State.IDLE)})
+        new = {w.id for w in scene.workers(State.IDLE)}
+        assert len(new) == 2
+        assert (scene.state_of(held.worker_id), scene.pod(held.worker_id).uid) == (State.HOT, held_pod)
+        scene.configure(profiles={"default": ground.unstartable(replace(good, grace_s=1))})
+
+        def has_halted() -> bool:
+            _given_up(scene)
+            with scene.store.read() as tx:
+                return breakers.is_open(tx, "default")  # type: ignore[arg-type]
+
+        rolls(has_halted)
+        assert {w.id for w in scene.workers(State.IDLE)} == new
+        assert ask(scene, scene.granted("beta")) == 200
 
     def test_headroom_is_made_and_off_deletes_it(self, scene: Scene) -> None:
         scene.configure(headroom=2)
