@@ -13,6 +13,7 @@ from celery import Celery
 from celery.app.task import Context
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeout
 
 from pool import config
 from pool.client.messages import Message
@@ -120,6 +121,8 @@ class CeleryBroker:
         try:
             try:
                 self._wire.ask(*commands)
+            except (RedisTimeout, TimeoutError):
+                raise
             except (RedisError, OSError):
                 # It may have gone stale since it was last used. Any of these tasks may run twice.
                 self._wire.ask(*commands)

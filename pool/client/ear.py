@@ -7,6 +7,7 @@ then it is asked for again.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, cast
 
 from pool.client.identity import Identity
@@ -15,6 +16,8 @@ from pool.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
     import redis
+
+log = logging.getLogger("warmpool.client")
 
 # A blocked read comes back so often, to notice a connection that has died without a word.
 BLOCK_S = 5
@@ -26,13 +29,13 @@ MORE = 100
 class Ear:
     """Raises what redis-py raises, and `TimeoutError`."""
 
-    def __init__(self, client: redis.Redis, identity: Identity, no_right: type[Exception]) -> None:
-        """`no_right` is raised if this user may not do something."""
+    def __init__(self, client: redis.Redis, identity: Identity, refusal: type[Exception]) -> None:
+        """`refusal` is raised for what Redis does not do, for this user or at all."""
         self._wire = Wire(client)
         self._queue = identity.queue
         self._pop = ("BLPOP", identity.reply_to, BLOCK_S)
         self._rest = ("LPOP", identity.reply_to, MORE)
-        self._no_right = no_right
+        self._refusal = refusal
         self._clock: Clock = SystemClock()
         self._overdue_at = 0.0
         self._asked = False
@@ -47,22 +50,20 @@ class Ear:
     def tell(self, message: str, within_s: float) -> None:
         """Publish a message and begin to listen, in one go."""
         self._asked = False
-        self._wire.send(("LPUSH", self._queue, message), self._pop)
         try:
+            self._wire.send(("LPUSH", self._queue, message), self._pop)
             if not self._wire.ready(within_s):
                 self._give_up()
             self._wire.read()
+            self._listens(for_rest=False)
         except BaseException:
             self._wire.drop()
             raise
-        self._listens(for_rest=False)
 
     def next(self, within_s: float, *, many: bool) -> list[bytes]:
         """The next answers, none if none came so soon. With `many` all that have come together, if it was so asked."""
         if not self.is_listening:
-            many = many and self._may_have_rest
-            self._wire.send(*((self._pop, self._rest) if many else (self._pop,)))
-            self._listens(for_rest=many)
+            self._ask(for_rest=many and self._may_have_rest)
         if not self._wire.ready(within_s):
             if self._clock.monotonic() > self._overdue_at:
                 self._give_up()
@@ -79,13 +80,23 @@ class Ear:
     def close(self) -> None:
         self._wire.close()
 
+    def _ask(self, *, for_rest: bool) -> None:
+        try:
+            self._wire.send(*((self._pop, self._rest) if for_rest else (self._pop,)))
+            self._listens(for_rest=for_rest)
+        except BaseException:
+            self._wire.drop()
+            raise
+
     def _read_rest(self) -> list[bytes] | None:
-        """An ACL of before may lack the right; then they come one at a time."""
+        """Whatever is wrong with the others, the first is here. An ACL of before may lack the right to take several; then they come one at a time."""
         try:
             return cast("list[bytes] | None", self._wire.read())
-        except self._no_right:
+        except self._refusal:
             self._may_have_rest = False
-            return None
+        except Exception as exc:  # noqa: BLE001 - the connection is gone, which the next to read finds out
+            log.debug("answers_cut_short cause=%s", exc)
+        return None
 
     def _listens(self, *, for_rest: bool) -> None:
         self._asked, self._asked_for_rest = True, for_rest

@@ -91,17 +91,23 @@ class Link:
 
         # Retrying is ours, but for one go at a connection that has gone stale.
         self._writer = client(PUBLISH_TIMEOUT_S, 1)
-        self._wire, self._wire_free = Wire(client(PUBLISH_TIMEOUT_S, 0)), threading.Lock()
+        self._wire, self._wire_free = Wire(client(PUBLISH_TIMEOUT_S, 0)), threading.RLock()
+        self._wire_in_use = False
         self._gathered: deque[_Bundle] = deque()
-        self._ear = Ear(client(READ_TIMEOUT_S, 0), identity, self._no_right)
+        self._ear = Ear(client(READ_TIMEOUT_S, 0), identity, redis.ResponseError)
 
     def publish(self, *messages: str) -> None:
         """Any thread may. What several want to publish while the wire is in use leaves together, by whoever has it next."""
         bundle = _Bundle(messages)
         self._gathered.append(bundle)
-        with self._wire_free:
-            if not bundle.is_over:
-                self._publish_gathered()
+        try:
+            with self._wire_free:
+                if not bundle.is_over:
+                    self._publish_gathered(bundle)
+        except BaseException:
+            with contextlib.suppress(ValueError):
+                self._gathered.remove(bundle)
+            raise
         if bundle.trouble is not None:
             raise broken(f"publish to {self._where}", bundle.trouble) from bundle.trouble
 
@@ -128,35 +134,43 @@ class Link:
             raise broken(f"ask {self._where} for its time", exc) from exc
         return seconds + microseconds / 1e6
 
-    def _publish_gathered(self) -> None:
-        """Our own is among them: it was gathered before we had the wire, and is not over."""
+    def _publish_gathered(self, own: _Bundle) -> None:
         together: list[_Bundle] = []
-        with contextlib.suppress(IndexError):
-            while True:
-                together.append(self._gathered.popleft())
-        messages = [message for bundle in together for message in bundle.messages]
-        trouble: Exception | None = None
+        # Interrupted: whether the others' have left is not known, and they take it for not.
+        trouble: Exception | None = ConnectionError("the thread that was publishing was interrupted")
         try:
-            if not self._by_wire(messages):
-                self._writer.lpush(self._queue, *messages)
+            self._take_gathered(together)
+            if own not in together:
+                together.append(own)  # whoever took it before us was interrupted
+            self._push([message for bundle in together for message in bundle.messages])
+            trouble = None
         except self._errors as exc:
             trouble = exc
-        except BaseException:
-            # Interrupted: the others' may have left or not, which they take for not.
-            trouble = ConnectionError("the thread that was publishing was interrupted")
-            raise
+            if isinstance(exc, self._slow):
+                self._take_gathered(together)  # they have waited as long, and would in their turn
         finally:
             for bundle in together:
                 bundle.is_over, bundle.trouble = True, trouble
 
-    def _by_wire(self, messages: list[str]) -> bool:
+    def _take_gathered(self, into: list[_Bundle]) -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                into.append(self._gathered.popleft())
+
+    def _push(self, messages: list[str]) -> None:
+        if self._wire_in_use:
+            # By this very thread: a signal's handler has interrupted it.
+            self._writer.lpush(self._queue, *messages)
+            return
+        self._wire_in_use = True
         try:
             self._wire.ask("LPUSH", self._queue, *messages)
         except self._slow:
             raise
         except self._errors:
-            return False  # it may have gone stale since it was last used
-        return True
+            self._writer.lpush(self._queue, *messages)  # the wire may have gone stale since it was last used
+        finally:
+            self._wire_in_use = False
 
     def answers(self, within_s: float = BLOCK_S, *, many: bool = False) -> list[bytes]:
         """The next answers; none if none came for a while. One thread at a time; another may go on where it left off."""
@@ -176,5 +190,7 @@ class Link:
 
     def close(self) -> None:
         self._writer.close()
-        self._wire.close()
+        with self._wire_free:
+            if not self._wire_in_use:
+                self._wire.close()
         self._ear.close()

@@ -202,8 +202,8 @@ class Session:
             self._pass_on(raws)
 
     def _pass_on(self, raws: list[bytes]) -> None:
-        for raw in raws:
-            self.tell(self.core.answered(raw, self.now()))
+        """Wake everybody, and only then tell what is to be told."""
+        self.tell([call for raw in raws for call in self.core.answered(raw, self.now())])
 
     def _forget_leader(self) -> None:
         """One that was interrupted even in leaving did not resign."""

@@ -45,9 +45,13 @@ class Wire:
             raise
 
     def ask(self, *command: Any) -> Any:
-        """Send, and read the answer."""
-        self.send(command)
-        return self.read()
+        """Send, and read the answer. Interrupted in between, nobody would know what the next answer belongs to."""
+        try:
+            self.send(command)
+            return self._connection.read_response()
+        except BaseException:
+            self.drop()
+            raise
 
     def drop(self) -> None:
         connection, self._connection = self._connection, None

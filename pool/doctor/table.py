@@ -89,7 +89,7 @@ def old_keys(patient: Patient) -> Iterator[Finding]:
             id="unknown_master_key",
             level=Level.BAD,
             evidence=f"{len(unknown)} live workers were made under a master key that is not given, {unknown[0]} among them",
-            fix="give it as master_key_previous; otherwise those that are not in use leave after a minute (reap), the others when they are released",
+            fix="give it as master_key_previous; otherwise those that are not in use leave once a newer worker was made under the key in use (reap), the others when they are released",
         )
     if len(old) > len(unknown):
         yield Finding(

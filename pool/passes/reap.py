@@ -11,15 +11,15 @@ from pool.passes.running import Pass, Run, log
 from pool.periods import PERIODS_S
 from pool.records import Claim, Seen
 from pool.states import ClaimEnd, Condition, Outcome, State
-from pool.store import claims, orgs, requests, suspects, targets, workers
+from pool.store import Tx, claims, orgs, requests, suspects, targets, workers
 from pool.store.lane import lane_is_open
 from pool.store.suspects import Kind
 
 # An answer may be on its way from whoever decided it; a delete may be in a fleet worker's hands.
 ANSWER_GRACE_S = 3.0
 DELETE_GRACE_S = 15.0
-# So long another process may be about to be given the key that this one lacks.
-KEY_GRACE_S = 30.0
+# So many of those next in turn are looked at for their key; only if one is unknown, more.
+LOOKED_AT = 20
 
 
 def run(run: Run) -> None:
@@ -93,18 +93,23 @@ def _past_their_age(run: Run) -> None:
 
 
 def _of_unknown_keys(run: Run) -> None:
-    """Workers next in turn for which nobody can give a token any more. A process whose own key no worker was ever made under may be the one that is
-    wrong, and leaves them alone."""
+    """Workers next in turn for which nobody can give a token any more. The newest worker tells which key is in use: a process that was left behind with the
+    old one, or was given a wrong one, drains nothing."""
     keys = run.deps.keys
     with run.deps.store.read() as tx:
-        found = workers.in_state(tx, State.HOT_IDLE, older_than_s=KEY_GRACE_S, limit=run.limit)
-        for name in run.deps.settings.profiles:
-            found += workers.idle_since(tx, ProfileName(name), older_than_s=KEY_GRACE_S, limit=run.limit)
-        unknown = [worker for worker in found if not keys.knows(worker.id)]
-        if not unknown or not workers.any_ready_like(tx, keys.suffix):
+        unknown = [worker for worker in _next_in_turn(run, tx, LOOKED_AT) if not keys.knows(worker.id)]
+        if not unknown or (newest := workers.newest_like(tx, keys.suffix)) is None:
             return
-    for worker in run.bounded(unknown):
+        unknown = [worker for worker in _next_in_turn(run, tx, run.limit) if not keys.knows(worker.id)]
+    for worker in run.bounded([w for w in unknown if w.created_at < newest]):
         _drain(run, worker, "made under a master key that is not given any more")
+
+
+def _next_in_turn(run: Run, tx: Tx, limit: int) -> list[Seen]:
+    found = workers.in_state(tx, State.HOT_IDLE, limit=limit)
+    for name in run.deps.settings.profiles:
+        found += workers.idle_since(tx, ProfileName(name), older_than_s=0, limit=limit)
+    return found
 
 
 def _overdue_waiters(run: Run) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Select, func, insert, or_, select, update
@@ -232,11 +233,14 @@ def older_than(tx: Tx, seconds: float, *, limit: int) -> list[Seen]:
     return [rows.seen(r) for r in tx.execute(statement)]
 
 
-def any_ready_like(tx: Tx, suffix: str) -> bool:
-    """Whether there is a worker, ready or in use, whose id ends like this."""
+def newest_like(tx: Tx, suffix: str) -> datetime | None:
+    """When the newest of the workers was made that are ready or in use and whose id ends like this."""
     ready = words(CLAIMABLE | CLAIMED)
-    found = select(W.c.id).where(W.c.state.in_(ready), W.c.id.endswith(suffix, autoescape=True)).limit(1)
-    return tx.execute(found).first() is not None
+    found = select(func.max(W.c.created_at)).where(
+        W.c.state.in_(ready), W.c.id.endswith(suffix, autoescape=True)
+    )
+    at: datetime | None = tx.execute(found).scalar_one()
+    return at
 
 
 def parked_past_end(tx: Tx, *, limit: int) -> list[Seen]:

@@ -82,6 +82,19 @@ def test_who_is_known_releases_his_own_claims_only(world: World, release: Any, c
     assert released("bolt") == "unknown_claim"
 
 
+def test_a_parked_worker_that_was_counted_comes_back_though_nothing_is_counted_any_more(world: World) -> None:
+    """The floor that it counted for was taken away meanwhile."""
+    world.warm(1)
+    world.org("acme", hot_idle_floor=1)
+    first = world.granted("acme")
+    world.release(first.claim_id)
+    assert [o.parked for o in world.rows("orgs") if o.id == "acme"] == [1]
+    world.org("acme", hot_idle_floor=0)
+    again = world.granted("acme")
+    assert (again.worker_id, again.source) == (first.worker_id, Source.HOT_IDLE)
+    assert [o.parked for o in world.rows("orgs") if o.id == "acme"] == [0]
+
+
 def test_a_profile_is_never_matched_by_another(world: World) -> None:
     world.profile("big")
     world.warm(1)

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -399,6 +400,19 @@ class TestTrouble:
         released = {script.take("pool.release").kwargs["claim_id"] for _ in range(13)}
         assert len(released) == 13
 
+    @pytest.mark.parametrize("rights", ["+lpop", ""])
+    def test_what_has_come_together_is_taken_together_by_whoever_may(self, url: str, rights: str) -> None:
+        who = identity("billing")
+        with redis.Redis.from_url(url) as client:
+            allowed = ("~*", "-@all", "+hello", "+auth", "+client", "+select", "+blpop", *rights.split())
+            client.execute_command("ACL", "SETUSER", "billing", "reset", "on", ">pw", *allowed)
+            client.rpush(who.reply_to, "1", "2", "3")
+            link = Link(url.replace("redis://", "redis://billing:pw@"), who)
+            got = [link.answers(5, many=True) for _ in range(1 if rights else 3)]
+            link.close()
+            assert [len(each) for each in got] == ([3] if rights else [1, 1, 1])
+            assert [raw for each in got for raw in each] == [b"1", b"2", b"3"]
+
 
 class TestRenewing:
     def test_a_thousand_held_claims_are_renewed_by_one_message_a_round(
@@ -497,29 +511,67 @@ class TestProcesses:
         with redis.Redis.from_url(url) as client:
             assert sorted(client.lrange("acquire", 0, -1)) == [b"1", b"2", b"3", b"4", b"5"]
 
+    @pytest.mark.parametrize(
+        "trouble", [redis.TimeoutError("slow"), KeyboardInterrupt()], ids=["slow", "interrupted"]
+    )
     def test_what_could_not_be_published_together_is_told_to_each(
-        self, url: str, background: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+        self,
+        url: str,
+        background: ThreadPoolExecutor,
+        monkeypatch: pytest.MonkeyPatch,
+        trouble: BaseException,
     ) -> None:
-        """Also if the one who published was interrupted."""
-        tries, go_on = list[Exception](), threading.Event()
-        trouble: list[BaseException] = [redis.TimeoutError("slow"), KeyboardInterrupt()]
+        """What gathered behind a broker that does not answer does not wait for it once more in its turn."""
+        asked, go_on = list[tuple[Any, ...]](), threading.Event()
 
-        def broken(_wire: Wire, *_command: Any) -> Any:
-            tries.append(Exception())
+        def hangs(_wire: Wire, *command: Any) -> Any:
+            asked.append(command)
             go_on.wait(LIMIT_S)
-            raise trouble.pop(0)
+            raise trouble
 
-        monkeypatch.setattr(Wire, "ask", broken)
+        monkeypatch.setattr(Wire, "ask", hangs)
         link = Link(url, identity("test"))
         first = background.submit(link.publish, "1")
-        eventually(lambda: tries)
+        eventually(lambda: asked)
         others = [background.submit(link.publish, "2") for _ in range(3)]
         eventually(lambda: len(link._gathered) == 3)
         go_on.set()
-        assert isinstance(first.exception(LIMIT_S), BrokerDown)
-        raised = [type(future.exception(LIMIT_S)) for future in others]
-        assert sorted(raised, key=str) == sorted([BrokerDown, BrokerDown, KeyboardInterrupt], key=str)
+        raised = [type(future.exception(LIMIT_S)) for future in (first, *others)]
+        if isinstance(trouble, redis.TimeoutError):
+            assert (raised, len(asked)) == ([BrokerDown] * 4, 1)
+        else:
+            # The first, and of the others the one who published for them.
+            assert (raised[0], sorted(raised[1:], key=str)) == (
+                KeyboardInterrupt,
+                sorted([BrokerDown, BrokerDown, KeyboardInterrupt], key=str),
+            )
         link.close()
+
+    def test_a_bundle_whose_publisher_was_interrupted_is_published_by_its_owner(
+        self, url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        link = Link(url, identity("test"))
+        monkeypatch.setattr(link, "_gathered", deque(maxlen=0))  # taken, and never dealt with
+        link.publish("1")
+        link.close()
+        with redis.Redis.from_url(url) as client:
+            assert client.lrange("acquire", 0, -1) == [b"1"]
+
+    def test_a_signals_handler_may_publish_while_its_own_thread_does(
+        self, url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        link, ask = Link(url, identity("test")), Wire.ask
+
+        def interrupted(wire: Wire, *command: Any) -> Any:
+            monkeypatch.setattr(Wire, "ask", ask)
+            link.publish("from the handler")
+            return ask(wire, *command)
+
+        monkeypatch.setattr(Wire, "ask", interrupted)
+        link.publish("from the thread")
+        link.close()
+        with redis.Redis.from_url(url) as client:
+            assert client.lrange("acquire", 0, -1) == [b"from the thread", b"from the handler"]
 
     def test_no_thread_runs_before_the_first_question_nor_after_closing(
         self, url: str, script: Script, background: ThreadPoolExecutor
