@@ -178,7 +178,7 @@ def run(effort: Effort) -> Report:
     with contextlib.ExitStack() as stack:
         stack.callback(server.destroy)
         few, many = populated(server, "few", FEW), populated(server, "many", MANY)
-        subjects = {
+        subjects: dict[str, Claiming] = {
             "fast path, 1,000": FastPath(few),
             "fast path, 1,000 (again)": FastPath(few),
             "fast path, 100,000": FastPath(many),

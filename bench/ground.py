@@ -23,7 +23,10 @@ from tests.support.postgres_server import PostgresServer
 from tests.support.system import ROOT, System
 
 IDLE = 2_000
-ACQUIRE = {"pool": {"events": False, "acquire_threads": 8}, "profiles": {"default": {"warm_target": 0}}}
+ACQUIRE: dict[str, Any] = {
+    "pool": {"events": False, "acquire_threads": 8},
+    "profiles": {"default": {"warm_target": 0}},
+}
 
 
 class Caller:

@@ -14,7 +14,7 @@ def plot(report: Report, path: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    names = list(reversed(report.measured.rounds))
+    names = list(report.measured.rounds)[::-1]
     figure, axes = plt.subplots(figsize=(10, 1.2 + 0.42 * len(names)), layout="constrained")
     for row, name in enumerate(names):
         p10, p50, p90, p99 = (s * 1000 for s in report.measured.quantiles(name).values())

@@ -26,7 +26,7 @@ from typing import Any
 from pool.client import Pool
 from pool.errors import PoolError, Refused
 from pool.store.journal import Entry
-from tests.chaos import checker
+from tests.chaos import checker, history
 from tests.support.postgres_server import PostgresServer
 from tests.support.system import EVERYTHING, ROOT, System, held_twice
 from tests.support.waiting import eventually
@@ -168,7 +168,7 @@ class Race:
 def contradictions(entries: Sequence[Entry], holds: Sequence[Hold]) -> list[str]:
     """Where the holders' own words do not fit together, or not with the journal."""
     told = [
-        checker.Hold(
+        history.Hold(
             claim=h.claim_id, worker=h.worker_id, epoch=h.epoch, org=h.org, request="", begun=h.begun, ended=h.ended
         )
         for h in holds

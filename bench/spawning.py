@@ -101,7 +101,11 @@ def run(effort: Effort) -> Report:
         place = Place(settings=settings, anchor_uid=ours.driver._anchor.uid())
         bare = BareSpawner(user, place, namespace, threads)
         rounds: dict[str, list[list[float]]] = {"driver": [], "bare client": [], "bare client (again)": []}
-        order = [("driver", ours), ("bare client", bare), ("bare client (again)", bare)]
+        order: list[tuple[str, Spawner | BareSpawner]] = [
+            ("driver", ours),
+            ("bare client", bare),
+            ("bare client (again)", bare),
+        ]
         for _, subject in order[:2]:
             subject.make(effort.warm_up)
         for number in range(effort.rounds):

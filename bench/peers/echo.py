@@ -4,6 +4,7 @@ The least that any answer over Redis can cost."""
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import psycopg
 import redis
@@ -17,7 +18,7 @@ def main(url: str, queue: str, database: str = "") -> None:
     if connection:
         connection.execute(TABLE)
     while True:
-        popped = client.brpop([queue], timeout=5)
+        popped: Any = client.brpop([queue], timeout=5)
         if popped:
             if connection:
                 connection.execute(
