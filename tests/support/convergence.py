@@ -20,9 +20,9 @@ from pool.states import BOUND, CLAIMABLE, CLAIMED, LIVE, State
 from pool.store import workers
 from tests.support.world import World
 
-# Seconds that pass before each round. Short ones first, so that leases run out while the lane is open; long ones for the cutoffs of slots (90,
-# 120 s) and of orphans (120, 300 s), each followed by a second look.
-ROUNDS_S = (4, 7, 7, 7, 7, 95, 35, 130, 35, 310, 35, 35, 310)
+# Seconds that pass before each round. Short ones first, so that leases run out while the lane is open, also that of a worker who is given in the place
+# of one whose activation was silent for 15 s; long ones for the cutoffs of slots (90, 120 s) and of orphans (120, 300 s), each followed by a second look.
+ROUNDS_S = (4, 7, 7, 7, 7, 7, 95, 35, 130, 35, 310, 35, 35, 310)
 # All but `collect_garbage`, which mends nothing.
 _MENDING = tuple(name for name in PASSES if name != "collect_garbage")
 SETTLED_STATES = CLAIMABLE | {State.HOT}
@@ -227,7 +227,9 @@ class Life:
         pods = self.world.driver.pods
         for w in live:
             pod = pods.get(w.id)
-            if pod is None or pod.uid != w.pod_uid or not pod.usable:
+            # Whose pod is told to go keeps it for as long as he holds it, once his row says so.
+            told = w.state in CLAIMED and w.leaving_since is not None
+            if pod is None or pod.uid != w.pod_uid or not (pod.usable or (told and pod.leaving)):
                 found.append(f"{w.id} is {w.state} and its pod is {pod}")
             elif (w.state in BOUND and not pod.says(stamping.wanted(w))) or stamping.is_due(w, pod):
                 found.append(f"the pod of {w.id} does not say what its row says")
