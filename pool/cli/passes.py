@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated
@@ -12,7 +13,7 @@ from pool.cli.app import new_app, settings_of
 from pool.cli.printing import JsonOption, Output, OutputOption, as_json, chosen, emit
 from pool.cli.working import operator, working
 from pool.errors import PoolError
-from pool.periods import PERIODS_S
+from pool.periods import PERIODS_S, lock_ttl_s
 
 list_app = new_app("The passes with their age, holder and last result.")
 app = new_app("Run, pause or resume one pass.")
@@ -45,7 +46,7 @@ def run(
     name: Name,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would do; change nothing.")] = False,
 ) -> None:
-    """Run one pass now, here, under its lock."""
+    """Run one pass now, here, under its lock, whenever it ran last. Exits with 1 if it did not go through, or is paused."""
     _must_be_known(name)
     from pool.passes import PASSES, run_once
 
@@ -53,7 +54,16 @@ def run(
         # A command may be run with another configuration than the pool's: it never rules over the pool's own processes.
         deps = replace(made, started_at=datetime(2000, 1, 1, tzinfo=UTC))
         deps.driver.list()  # the view of the cluster that the pass will judge by
-        as_json(run_once(deps, PASSES[name], dry_run=dry_run))
+        # Beat's own run, if there is one at this moment, is over soon; or its lock is.
+        until = deps.clock.monotonic() + lock_ttl_s(name)
+        report = run_once(deps, PASSES[name], dry_run=dry_run, by_hand=True)
+        while report["outcome"] == "held_elsewhere" and deps.clock.monotonic() < until:
+            deps.clock.wait(threading.Event(), 0.2)
+            report = run_once(deps, PASSES[name], dry_run=dry_run, by_hand=True)
+    as_json(report)
+    if report["outcome"] == "paused":
+        typer.echo(f"warmpool: {name} is paused; warmpool pass resume {name} lets it run", err=True)
+    raise typer.Exit(0 if report["outcome"] == "ok" else 1)
 
 
 @app.command()

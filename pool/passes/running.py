@@ -132,29 +132,36 @@ class Pass:
 
 
 def run_once(
-    deps: Deps, what: Pass, *, dry_run: bool = False, stopping: Callable[[], bool] = lambda: False
+    deps: Deps,
+    what: Pass,
+    *,
+    dry_run: bool = False,
+    by_hand: bool = False,
+    stopping: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-    """One run under its lock, as beat asks for it. Held elsewhere, paused or tried just now: skipped quietly."""
+    """One run under its lock, as beat asks for it. Held elsewhere, paused or tried just now: skipped quietly. Whoever asks by hand is not told that it
+    was tried just now."""
     try:
         with deps.locks.taken(what.name, lock_ttl_s(what.name)) as lease:
             if lease is None:
                 return _report(deps, what, "held_elsewhere")
             with deps.metrics.holding(what.name):
-                return _under_lock(deps, what, lease, dry_run=dry_run, stopping=stopping)
+                return _under_lock(deps, what, lease, dry_run=dry_run, by_hand=by_hand, stopping=stopping)
     except Transient as exc:
         log.warning("pass_skipped", name=what.name, cause=str(exc))
         return _report(deps, what, "unreachable", cause=str(exc))
 
 
 def _under_lock(
-    deps: Deps, what: Pass, lease: Lease, *, dry_run: bool, stopping: Callable[[], bool]
+    deps: Deps, what: Pass, lease: Lease, *, dry_run: bool, by_hand: bool, stopping: Callable[[], bool]
 ) -> dict[str, Any]:
     with deps.store.write() as tx:
         if lease.found_empty:
             sightings.broker_found_empty(tx)
-        due = dry_run or passes.attempt(tx, what.name, deps.who, not_within_s=not_within_s(what.name))
+        young_s = 0.0 if by_hand else not_within_s(what.name)
+        due = dry_run or passes.attempt(tx, what.name, deps.who, not_within_s=young_s)
     if not due:
-        return _report(deps, what, "not_due")
+        return _report(deps, what, "paused" if by_hand else "not_due")
     run = Run(deps=deps, name=what.name, dry_run=dry_run, still_ours=lambda: lease.held() and not stopping())
     report = carry_out(deps, what, run)
     if report["outcome"] == "interrupted" and not lease.held():

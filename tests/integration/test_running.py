@@ -116,6 +116,16 @@ def test_two_beats_run_a_pass_once_a_period(locked: World) -> None:
     assert run_once(locked.deps, PASSES["reap"])["outcome"] == "ok"
 
 
+def test_who_asks_for_a_pass_by_hand_gets_a_run_unless_it_is_paused(locked: World) -> None:
+    hourly = PASSES["collect_garbage"]
+    assert [run_once(locked.deps, hourly)["outcome"] for _ in range(2)] == ["ok", "not_due"]
+    assert [run_once(locked.deps, hourly, by_hand=True)["outcome"] for _ in range(2)] == ["ok", "ok"]
+    with locked.store.write() as tx:
+        passes.set_paused(tx, hourly.name, paused=True, by="me")
+    assert run_once(locked.deps, hourly, by_hand=True)["outcome"] == "paused"
+    assert run_once(locked.deps, hourly, by_hand=True, dry_run=True)["outcome"] == "ok"
+
+
 def test_without_redis_passes_stop_and_nothing_breaks(world: World) -> None:
     gone = Redis.from_url("redis://127.0.0.1:1", socket_timeout=0.2, socket_connect_timeout=0.2)
     world.deps = replace(world.deps, locks=RedisLocks(gone, clock=SystemClock(), ids=RandomIds(), who="test"))
