@@ -204,6 +204,19 @@ def test_a_worker_told_to_end_closes_idle_connections(ground: LocalGround, worke
     assert call(worker, "DELETE", "/sessions", GOOD)[0] == 200
 
 
+def test_a_worker_told_to_end_answers_who_has_just_connected(ground: LocalGround, worker: Pod) -> None:
+    assert call(worker, "POST", "/sessions", GOOD)[0] == 200
+    connection = _connect(worker)
+    connection.connect()
+    # Once another was answered, this one has been taken on.
+    assert call(worker, "GET", "/healthz")[0] == 200
+    ground.driver().delete(worker.name, worker.uid)
+    eventually(lambda: call(worker, "GET", "/healthz")[0] == 503)
+    connection.request("DELETE", "/sessions", headers=GOOD)
+    assert connection.getresponse().status == 200
+    connection.close()
+
+
 def test_a_worker_leaves_when_its_own_grace_is_over(ground: LocalGround) -> None:
     pod = ground.make_ready(ground.driver().create(replace(ground.spec(), grace_s=1)))
     assert call(pod, "POST", "/sessions", GOOD)[0] == 200

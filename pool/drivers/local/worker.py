@@ -119,12 +119,17 @@ class Handler(BaseHTTPRequestHandler):
     wbufsize = -1
     timeout = 60
 
+    _is_used = False
+
     def handle_one_request(self) -> None:
-        self.server.waiting.add(self.connection)
+        # Whose first request is still on its way would take the end of the connection for a failure, not for the end of a pause.
+        if self._is_used:
+            self.server.waiting.add(self.connection)
         try:
             super().handle_one_request()
         finally:
             self.server.waiting.discard(self.connection)
+        self._is_used = True
         self.close_connection = self.close_connection or self.server.state.draining
 
     def parse_request(self) -> bool:
