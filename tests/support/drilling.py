@@ -81,7 +81,10 @@ class Drill:
         self._board.wait(timeout=30)
 
     def quiet(self) -> None:
-        """Until nothing fires and the board has nothing to say: what is seen later is the drill's."""
+        """Until Prometheus has seen every component at rest, nothing fires and the board has nothing to say: what is seen later is the drill's."""
+        eventually(
+            lambda: set(self.prometheus.scraped().values()) == {"up"}, within_s=PATIENCE_S, every_s=0.5
+        )
         eventually(
             lambda: not self.prometheus.firing() and not self._told(), within_s=PATIENCE_S, every_s=0.5
         )
