@@ -77,10 +77,10 @@ class Core:
         return []
 
     def expects_answers(self, now: float) -> bool:
-        """Whether somebody waits for one, or one may come for somebody who has left."""
+        """Whether somebody still waits for one, or one may come for somebody who has left."""
         with self._lock:
             self._forget_left(now)
-            return bool(self._open or self._left)
+            return bool(self._left) or any(ask.answer is None for ask in self._open.values())
 
     def is_open(self, ask: Ask) -> bool:
         """Whether its caller still waits."""

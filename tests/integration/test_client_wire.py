@@ -471,6 +471,36 @@ class TestProcesses:
                 playing.result(LIMIT_S)
         assert readers == {threading.current_thread().name}
 
+    def test_a_caller_reads_for_itself_again_when_the_others_have_left(
+        self, url: str, script: Script, background: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """One that asks again and again does not keep the reader thread between it and its answers."""
+        readers: list[str] = []
+        reading = Link.answers
+
+        def noted(self: Link, *given: Any, **also: Any) -> list[bytes]:
+            readers.append(threading.current_thread().name)
+            return reading(self, *given, **also)
+
+        monkeypatch.setattr(Link, "answers", noted)
+        with Pool(url) as pool:
+            leads = background.submit(pool.acquire, "acme")
+            first = script.take("pool.acquire")
+            waiting = [background.submit(pool.acquire, "acme") for _ in range(2)]
+            others = [script.take("pool.acquire") for _ in waiting]
+            script.answer(first, a_grant(1))
+            leads.result(LIMIT_S)
+            eventually(lambda: any(name.startswith("warmpool-client") for name in readers))
+            for number, message in enumerate(others, start=2):
+                script.answer(message, a_grant(number))
+            for future in waiting:
+                future.result(LIMIT_S)
+            playing = background.submit(lambda: [script.grant(n) for n in range(10, 40)])
+            for _ in range(30):
+                pool.acquire("acme")
+            playing.result(LIMIT_S)
+        assert readers[-5:] == [threading.current_thread().name] * 5
+
     def test_whoever_still_waits_when_the_one_who_reads_leaves_is_answered(
         self, url: str, script: Script, background: ThreadPoolExecutor
     ) -> None:
