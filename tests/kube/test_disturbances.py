@@ -144,7 +144,7 @@ def test_with_a_third_of_all_calls_refused_the_pool_still_converges(
         deployment.settles()
     finally:
         deployment.proxy.fault = lambda method, path: None
-    assert len(refused) > 50
+    assert len(refused) > 20, "hardly anything was refused"
 
 
 def test_a_killed_api_server_stops_no_warm_acquire_and_nothing_is_deleted_wrongly(
