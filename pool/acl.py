@@ -10,19 +10,8 @@ from pool.signing import REPLY_PREFIX, queue_of, reply_prefix_of, task_prefix_of
 _RESULTS = "celery-task-meta-"
 _COMMANDS = (
     *("+hello", "+auth", "+ping", "+select", "+client|setname", "+client|setinfo", "+client|id"),
-    *(
-        "+multi",
-        "+exec",
-        "+discard",
-        "+time",
-        "+lpush",
-        "+rpush",
-        "+blpop",
-        "+lpop",
-        "+expire",
-        "+get",
-        "+mget",
-    ),
+    *("+multi", "+exec", "+discard", "+time"),
+    *("+lpush", "+rpush", "+blpop", "+lpop", "+expire", "+get", "+mget"),
     *("+subscribe", "+unsubscribe"),
 )
 

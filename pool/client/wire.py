@@ -48,7 +48,7 @@ class Wire:
         """Send, and read the answer. Interrupted in between, nobody would know what the next answer belongs to."""
         try:
             self.send(command)
-            return self._connection.read_response()
+            return self.read()
         except BaseException:
             self.drop()
             raise

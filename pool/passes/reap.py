@@ -95,21 +95,21 @@ def _past_their_age(run: Run) -> None:
 def _of_unknown_keys(run: Run) -> None:
     """Workers next in turn for which nobody can give a token any more. The newest worker tells which key is in use: a process that was left behind with the
     old one, or was given a wrong one, drains nothing."""
-    keys = run.deps.keys
     with run.deps.store.read() as tx:
-        unknown = [worker for worker in _next_in_turn(run, tx, LOOKED_AT) if not keys.knows(worker.id)]
-        if not unknown or (newest := workers.newest_like(tx, keys.suffix)) is None:
+        if not _unknown_among_next(run, tx, LOOKED_AT):
             return
-        unknown = [worker for worker in _next_in_turn(run, tx, run.limit) if not keys.knows(worker.id)]
-    for worker in run.bounded([w for w in unknown if w.created_at < newest]):
+        newest = workers.newest_like(tx, run.deps.keys.suffix)
+        unknown = _unknown_among_next(run, tx, run.limit)
+    for worker in run.bounded([w for w in unknown if newest is not None and w.created_at < newest]):
         _drain(run, worker, "made under a master key that is not given any more")
 
 
-def _next_in_turn(run: Run, tx: Tx, limit: int) -> list[Seen]:
+def _unknown_among_next(run: Run, tx: Tx, limit: int) -> list[Seen]:
+    """Of so many that are next in turn, those whose key is not given here."""
     found = workers.in_state(tx, State.HOT_IDLE, limit=limit)
     for name in run.deps.settings.profiles:
         found += workers.idle_since(tx, ProfileName(name), older_than_s=0, limit=limit)
-    return found
+    return [worker for worker in found if not run.deps.keys.knows(worker.id)]
 
 
 def _overdue_waiters(run: Run) -> None:

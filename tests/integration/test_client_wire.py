@@ -77,6 +77,20 @@ def background() -> Iterator[ThreadPoolExecutor]:
         yield threads
 
 
+@pytest.fixture
+def readers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the threads that read answers, in their order."""
+    names: list[str] = []
+    reading = Link.answers
+
+    def noted(self: Link, *given: Any, **also: Any) -> list[bytes]:
+        names.append(threading.current_thread().name)
+        return reading(self, *given, **also)
+
+    monkeypatch.setattr(Link, "answers", noted)
+    return names
+
+
 class Message:
     """A message as the server finds it."""
 
@@ -453,36 +467,20 @@ class TestRenewing:
 
 class TestProcesses:
     def test_a_caller_that_is_alone_reads_its_own_answer(
-        self, url: str, script: Script, background: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+        self, url: str, script: Script, background: ThreadPoolExecutor, readers: list[str]
     ) -> None:
         """No thread has to wake another: on the way of an acquire that would be the dearest step."""
-        readers: set[str] = set()
-        reading = Link.answers
-
-        def noted(self: Link, *given: Any, **also: Any) -> list[bytes]:
-            readers.add(threading.current_thread().name)
-            return reading(self, *given, **also)
-
-        monkeypatch.setattr(Link, "answers", noted)
         with Pool(url) as pool:
             for number in (1, 2):
                 playing = background.submit(script.grant, number)
                 pool.acquire("acme")
                 playing.result(LIMIT_S)
-        assert readers == {threading.current_thread().name}
+        assert set(readers) == {threading.current_thread().name}
 
     def test_a_caller_reads_for_itself_again_when_the_others_have_left(
-        self, url: str, script: Script, background: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+        self, url: str, script: Script, background: ThreadPoolExecutor, readers: list[str]
     ) -> None:
         """One that asks again and again does not keep the reader thread between it and its answers."""
-        readers: list[str] = []
-        reading = Link.answers
-
-        def noted(self: Link, *given: Any, **also: Any) -> list[bytes]:
-            readers.append(threading.current_thread().name)
-            return reading(self, *given, **also)
-
-        monkeypatch.setattr(Link, "answers", noted)
         with Pool(url) as pool:
             leads = background.submit(pool.acquire, "acme")
             first = script.take("pool.acquire")
