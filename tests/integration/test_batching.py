@@ -98,6 +98,19 @@ def test_nobody_is_served_past_somebody_who_waits(world: World) -> None:
     assert [r.request_id for r in world.rows("requests")] == ["x"]
 
 
+@pytest.mark.parametrize("calls", [1, 2])
+def test_anothers_parked_worker_is_not_even_tried(world: World, calls: int) -> None:
+    """The trigger would refuse it, and the whole batch with it."""
+    world.org("acme")
+    world.org("bolt")
+    world.warm(1 + calls)
+    (parked,) = granted(serve(world, asking("acme", "first")))
+    serve(world, *releases(parked))
+    found = granted(serve(world, *(asking("bolt", f"r-{n}") for n in range(calls))))
+    assert len(found) == calls
+    assert parked.worker_id not in {each.worker_id for each in found}
+
+
 def test_a_release_and_the_orgs_next_acquire_in_one_batch_use_the_same_worker(world: World) -> None:
     world.warm(2)
     world.org("acme")
