@@ -111,6 +111,21 @@ def test_anothers_parked_worker_is_not_even_tried(world: World, calls: int) -> N
     assert parked.worker_id not in {each.worker_id for each in found}
 
 
+@pytest.mark.parametrize("calls", [1, 2])
+def test_a_profile_is_never_matched_by_another_in_a_batch(world: World, calls: int) -> None:
+    """Neither a warm one nor the org's own parked one."""
+    world.profile("big")
+    world.org("acme")
+    world.warm(4)
+    (held,) = granted(serve(world, asking("acme", "first")))
+    serve(world, *releases(held))
+    asked = [asking("acme", f"r-{n}", profile="big") for n in range(calls)]
+    assert serve(world, *asked) == [None] * calls
+    (big,) = world.warm(1, "big")
+    found = granted([d for d in serve(world, *asked) if d is not None])
+    assert [each.worker_id for each in found] == [big]
+
+
 def test_a_release_and_the_orgs_next_acquire_in_one_batch_use_the_same_worker(world: World) -> None:
     world.warm(2)
     world.org("acme")
