@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
 import pytest
 from sqlalchemy import select, text
 
@@ -124,6 +128,49 @@ def test_a_profile_is_never_matched_by_another_in_a_batch(world: World, calls: i
     (big,) = world.warm(1, "big")
     found = granted([d for d in serve(world, *asked) if d is not None])
     assert [each.worker_id for each in found] == [big]
+
+
+@pytest.mark.parametrize("beginning", ["warm", "parked", "to be activated"])
+def test_alone_in_a_batch_and_at_length_an_acquire_writes_the_same(world: World, beginning: str) -> None:
+    if beginning == "to be activated":
+        world.profile(activation_path="/activate")
+
+    def written(org: str, acquire: Callable[[Asking], object]) -> list[dict[str, object]]:
+        world.org(org)
+        world.warm(1)
+        if beginning == "parked":
+            (first,) = granted(serve(world, asking(org, f"{org}-before", ttl_s=600)))
+            serve(world, *releases(first))
+        acquire(asking(org, f"{org}-now", lease_s=77, ttl_s=55, wait_s=33))
+        claim = next(c for c in world.rows("claims") if c.org == org and c.ended_at is None)
+        worker = next(w for w in world.rows("workers") if w.id == claim.worker_id)
+        request = next(r for r in world.rows("requests") if r.pk == claim.request_pk)
+        assert (claim.epoch, worker.claim_id, request.claim_id) == (worker.epoch, claim.id, claim.id)
+        return [
+            {k: _likened(k, v, row, org) for k, v in row._mapping.items()} for row in (claim, worker, request)
+        ]
+
+    alone = written("a-org", lambda asked: serve(world, asked))
+    # An org that nobody knows is left out, and makes it a batch.
+    together = written("b-org", lambda asked: serve(world, asked, asking("nobody", "x")))
+    at_length = written("c-org", lambda a: claiming.acquire_at_length(world.deps, a.asked, a.reply))
+    assert alone == together == at_length
+
+
+def _likened(name: str, value: object, row: Any, org: str) -> object:
+    """A value without what differs from call to call: names, and instants but for how far they are from the beginning."""
+    if isinstance(value, datetime):
+        return round(
+            (
+                value - (row.heartbeat_at if "heartbeat_at" in row._mapping else row.created_at)
+            ).total_seconds(),
+            -1,
+        )
+    if name in {"id", "pk", "worker_id", "claim_id", "request_pk", "endpoint", "pod_uid", "moved_by"}:
+        return value is not None
+    if isinstance(value, float):
+        return round(value, -1)
+    return str(value).replace(org, "org") if isinstance(value, str | list) else value
 
 
 def test_a_release_and_the_orgs_next_acquire_in_one_batch_use_the_same_worker(world: World) -> None:
