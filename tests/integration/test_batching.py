@@ -130,6 +130,15 @@ def test_a_profile_is_never_matched_by_another_in_a_batch(world: World, calls: i
     assert [each.worker_id for each in found] == [big]
 
 
+@pytest.mark.parametrize("calls", [1, 2])
+def test_a_paused_pool_gives_nothing_in_a_batch(world: World, calls: int) -> None:
+    world.org("acme")
+    world.warm(2)
+    with world.store.write() as tx:
+        tx.execute(schema.pool.update().values(paused=True))
+    assert serve(world, *(asking("acme", f"r-{n}") for n in range(calls))) == [None] * calls
+
+
 @pytest.mark.parametrize("beginning", ["warm", "parked", "to be activated"])
 def test_alone_in_a_batch_and_at_length_an_acquire_writes_the_same(world: World, beginning: str) -> None:
     if beginning == "to be activated":
