@@ -7,18 +7,22 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import redis
+from celery.result import AsyncResult
 from sqlalchemy import func, select, text
 
 from pool.client import BrokerDown, Pool
 from pool.errors import PoolError
 from pool.states import LIVE
 from pool.store import connect, schema
+from tasks.mailbox import BLOCK_S
+from tasks.options import LANE
 from tests.support.postgres_server import PostgresServer
 from tests.support.system import EVERYTHING, ROOT, Load, Service, System
 from tests.support.waiting import eventually
@@ -168,6 +172,37 @@ def test_sigterm_finishes_or_hands_back_and_loses_nothing(
     assert granted
     for claim_id in granted:
         service.call("release", claim_id=claim_id)
+
+
+def test_whoever_is_told_to_end_takes_nothing_new_while_he_finishes(
+    system: System, service: Service, broker: redis.Redis
+) -> None:
+    with system.store.write() as tx:
+        tx.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
+        tx.execute(text("LOCK TABLE claims IN SHARE MODE"))
+        # With an expiry: Celery's own consumer has it, and the process can not end before it is done.
+        task = service.app.signature(
+            "pool.acquire", kwargs={"org": "in-hand", "lease_s": 60}, queue="acquire"
+        )
+        in_hand = task.apply_async(expires=600)
+        eventually(lambda: somebody_waits_for_claims(system), within_s=SOON_S)
+        system["acquire"].send(signal.SIGTERM)
+        eventually(lambda: "worker_stopping" in system["acquire"].log(), within_s=SOON_S)
+        time.sleep(2 * BLOCK_S)  # whoever was waiting for a message when the signal came has given up
+        late = service.send("acquire", org="late", lease_s=60)
+        time.sleep(2 * BLOCK_S)
+        assert _lies_there(broker, late)
+    assert system["acquire"].ends() == 0
+    assert _lies_there(broker, late)
+    system.mend()
+    answers = [result.get(timeout=SOON_S) for result in (in_hand, late)]
+    assert [answer["outcome"] for answer in answers] == ["granted", "granted"]
+    for answer in answers:
+        service.call("release", claim_id=answer["claim_id"])
+
+
+def _lies_there(broker: redis.Redis, sent: AsyncResult) -> bool:
+    return any(sent.id in message for message in broker.lrange(LANE, 0, -1))
 
 
 def test_a_broker_that_crashes_under_load_is_found_again(system: System, service: Service) -> None:

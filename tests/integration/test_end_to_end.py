@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import redis
@@ -414,9 +415,9 @@ def replies_of(system: System, org: str, request_id: str) -> int:
 
 
 def envelope() -> dict[str, Any]:
-    """A good message, to be spoilt."""
+    """A good message, to be spoilt. Its tag is its own: who acknowledges one has not acknowledged another."""
     message = Message(task="pool.acquire", kwargs={"org": "acme"}, task_id="t-1", origin="test")
-    return dict(json.loads(message.encoded("tag")))
+    return dict(json.loads(message.encoded(f"tag-{uuid4()}")))
 
 
 def test_raising_an_orgs_cap_serves_its_waiters_by_the_event(system: System, service: Service) -> None:

@@ -241,6 +241,18 @@ def test_a_late_activation_of_an_ended_claim_does_nothing(world: World) -> None:
     assert world.state_of(worker) is State.DRAINING
 
 
+@pytest.mark.parametrize("wrong", [{"epoch": 0}, {"epoch": 9}, {"claim_id": "another"}], ids=str)
+def test_an_activation_of_another_holder_touches_nothing(world: World, wrong: dict[str, Any]) -> None:
+    """Whoever comes late, or with a claim that was never this worker's, while it is reserved for somebody."""
+    api = _activating(world)
+    (worker,) = world.warm(1)
+    world.acquire("acme", task_id="t")
+    ((_, given),) = [m for m in world.broker.sent if m[0] == "pool.activate"]
+    assert activating.activate(world.deps, Held(**given | wrong)) is Outcome.FENCED
+    assert world.state_of(worker) is State.RESERVED
+    assert api.bodies == []
+
+
 def test_an_activation_that_is_alive_is_not_taken_over(world: World) -> None:
     _activating(world)
     world.warm(1)

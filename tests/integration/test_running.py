@@ -189,6 +189,19 @@ def test_the_fallback_reaps_what_is_overdue_without_beat_and_redis_and_ends_no_l
         assert passes.get(tx, "reap").last_success_at is None
 
 
+def test_the_fallback_ends_no_lease_though_a_canary_has_just_come_through(world: World) -> None:
+    """Where `reap` is dark the lane may be, too, a moment later; the table knows only what was."""
+    world.warm(1)
+    granted = world.granted("acme", lease_s=5)
+    world.canary()
+    world.pass_time(8)
+    world.canary()
+    assert fallback.reap_if_dark(world.deps, threading.Event())
+    assert world.state_of(granted.worker_id) is State.HOT
+    world.run_pass("reap")
+    assert world.state_of(granted.worker_id) is State.DRAINING
+
+
 def test_the_fallback_keeps_the_floor(world: World) -> None:
     world.org("acme", hot_idle_floor=1)
     world.warm(1)

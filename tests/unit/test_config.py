@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pool import config
+from pool import config, wiring
 from pool.config.environment import is_mistake, variable
 from pool.config.example import as_toml, example, in_force, toml
 from pool.config.kinds import Taker
@@ -338,6 +338,13 @@ def test_budgets_that_do_not_nest_name_the_setting_that_was_given(
 ) -> None:
     (problem,) = parsed(f"[pool]\n{line}\n").problems
     assert problem.startswith(f"f.toml:{number}: {sentence}")
+
+
+def test_no_process_starts_with_budgets_that_do_not_nest() -> None:
+    """Settings need not come from a file."""
+    settings = Settings(pool=PoolSettings(spawn_budget_s=10, data_dir="nowhere"))
+    with pytest.raises(ConfigInvalid, match="spawn_budget_s must be at least pod_ready_limit_s"):
+        wiring.build(settings, broker=wiring.NobodyListens(), role="fleet")
 
 
 def test_a_budget_from_the_environment_is_blamed_on_the_environment() -> None:

@@ -1,0 +1,5 @@
+"""Every promise, broken on purpose. `make mutants` takes one fence after the other away, in a copy of the code, and fails unless the suite notices."""
+
+from tests.mutants import alive, exclusive, leaks, telling, wedges
+
+MUTANTS = (*exclusive.MUTANTS, *alive.MUTANTS, *leaks.MUTANTS, *wedges.MUTANTS, *telling.MUTANTS)

@@ -1,0 +1,44 @@
+"""One fence, taken away in a copy of the code, and the tests of which one has to notice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_SQL = "pool/store/migrations/versions"
+ALONE_SQL = f"{_SQL}/v0009_claim_one.postgresql.sql"
+GUARD_SQL = f"{_SQL}/v0004_what_idling_costs.postgresql.sql"
+FIRST_SQL = f"{_SQL}/v0001_initial.postgresql.sql"
+
+BATCHING = "tests/integration/test_batching.py"
+CLAIMING = "tests/integration/test_claiming.py"
+FLEET = "tests/integration/test_fleet.py"
+INTERLEAVINGS = "tests/integration/test_interleavings.py"
+PASSES = "tests/integration/test_passes.py"
+RUNNING = "tests/integration/test_running.py"
+SCHEMA = "tests/integration/test_schema.py"
+STORE = "tests/integration/test_store.py"
+WAITING = "tests/integration/test_waiting.py"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """`was` stands in the file exactly once."""
+
+    file: str
+    was: str
+    becomes: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """What is broken, as a sentence."""
+
+    promise: int
+    says: str
+    edits: tuple[Edit, ...]
+    tests: tuple[str, ...]
+
+
+def broken(promise: int, says: str, file: str, was: str, becomes: str, *tests: str) -> Mutant:
+    """The common case: one edit."""
+    return Mutant(promise, says, (Edit(file=file, was=was, becomes=becomes),), tests)
