@@ -10,6 +10,13 @@ from pathlib import Path
 
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
+
+# How fast examples are made and tried is the machine's matter.
+settings.register_profile(
+    "house", parent=settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("house")
 
 # Before anybody imports them: their assertions are to tell as much as a test's own.
 for _module in (

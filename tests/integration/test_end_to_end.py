@@ -333,6 +333,7 @@ def test_an_answer_that_can_not_be_written_harms_nobody_else(system: System, ser
         origin="test",
         reply_to="warmpool.reply.x",
     )
+    system.wait_idle(1)  # it does not wait, and who is refused holds nothing
     with redis.Redis.from_url(system.redis.url) as raw:
         raw.set("warmpool.reply.x", "no list")
         raw.lpush("acquire", message.encoded("tag"))

@@ -1,5 +1,12 @@
 """Every promise, broken on purpose. `make mutants` takes one fence after the other away, in a copy of the code, and fails unless the suite notices."""
 
-from tests.mutants import alive, exclusive, leaks, telling, wedges
+from tests.mutants import alive, exclusive, leaks, telling, trust, wedges
 
-MUTANTS = (*exclusive.MUTANTS, *alive.MUTANTS, *leaks.MUTANTS, *wedges.MUTANTS, *telling.MUTANTS)
+MUTANTS = (
+    *exclusive.MUTANTS,
+    *alive.MUTANTS,
+    *leaks.MUTANTS,
+    *wedges.MUTANTS,
+    *telling.MUTANTS,
+    *trust.MUTANTS,
+)
