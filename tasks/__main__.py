@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import socket
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
@@ -19,7 +21,9 @@ log = structlog.get_logger(__name__)
 
 
 def main(arguments: list[str]) -> None:
-    """Run one component; ends with Celery's exit code."""
+    """Run one component; ends with Celery's exit code. What is imported stays for good: it is not searched for garbage, neither now nor later, when
+    that would hold up callers."""
+    gc.disable()
     what, *rest = arguments
     if what == "worker":
         os.environ["WARMPOOL_RUN_ROLE"] = rest[0]
@@ -27,13 +31,13 @@ def main(arguments: list[str]) -> None:
 
     if what == "worker":
         _prepare(app, rest[0])
-        _celery(_worker(rest[0], app))
+        _work(app, rest[0])
     elif what == "beat":
         logs.set_up()
         from tasks.beating import NamingBeat
 
         _prepare_beat(app)
-
+        _keep_what_is_here()
         NamingBeat(app=app, loglevel="INFO", quiet=True, schedule="").run()
     elif what == "flower":
         from tasks import flowering
@@ -41,6 +45,7 @@ def main(arguments: list[str]) -> None:
         if "look-only" in rest:
             app.control_cls = "tasks.looking:LookingControl"
         flowering.prepare(app)
+        _keep_what_is_here()
         app.start(flowering.arguments(rest[0], int(rest[1])))
     else:
         sys.exit(f"unknown component {what!r}")
@@ -74,20 +79,28 @@ def _prepare_beat(app: WarmpoolApp) -> None:
         sys.exit(f"warmpool: {exc}")
 
 
-def _celery(arguments: list[str]) -> None:
-    """Celery's own command line. Unlike `app.worker_main`, which always ends as a success, it exits with the worker's exit code."""
-    from celery.bin.celery import celery
-
-    celery.main(args=["--app=tasks.app", *arguments], prog_name="celery")
-
-
-def _worker(role: str, app: WarmpoolApp) -> list[str]:
+def _work(app: WarmpoolApp, role: str) -> NoReturn:
+    """Celery's worker, without its command line: that loads every command and plugin there is before it starts one."""
     from tasks.options import consumed
 
-    pool = app.settings.pool
-    queues = ",".join(consumed(role, lane=pool.lane))
-    options = ["-Q", queues, "-P", "threads", "-c", str(app.threads), "-n", f"{role}@%h", "-l", "INFO"]
-    return ["worker", *options, "--without-gossip", "--without-mingle", *(["-E"] if pool.events else [])]
+    worker = app.Worker(
+        hostname=f"{role}@{socket.gethostname()}",
+        queues=consumed(role, lane=app.settings.pool.lane),
+        pool_cls="threads",
+        concurrency=app.threads,
+        loglevel="INFO",
+        task_events=app.settings.pool.events,
+        without_gossip=True,
+        without_mingle=True,
+    )
+    _keep_what_is_here()
+    worker.start()
+    sys.exit(worker.exitcode)
+
+
+def _keep_what_is_here() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 if __name__ == "__main__":
