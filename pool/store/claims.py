@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import bindparam, insert, select, update
 
 from pool.ids import ClaimId, OrgId
 from pool.records import Claim
@@ -16,6 +16,8 @@ from pool.store.engine import Tx
 from pool.store.schema import claims as C
 from pool.store.schema import pool as P
 from pool.store.sql import now, plus
+
+_BY_ID = select(C).where(C.c.id == bindparam("id"))
 
 
 def begin(tx: Tx, *, leased: bool, lease_s: int, **columns: Any) -> Claim:
@@ -47,11 +49,11 @@ def end(tx: Tx, claim_id: ClaimId, why: ClaimEnd) -> Claim | None:
 
 
 def get(tx: Tx, claim_id: ClaimId) -> Claim | None:
-    return _one(tx.execute(select(C).where(C.c.id == claim_id)).one_or_none())
+    return _one(tx.execute(_BY_ID, {"id": claim_id}).one_or_none())
 
 
 def get_for_update(tx: Tx, claim_id: ClaimId) -> Claim | None:
-    return _one(tx.execute(select(C).where(C.c.id == claim_id).with_for_update()).one_or_none())
+    return _one(tx.execute(_BY_ID.with_for_update(), {"id": claim_id}).one_or_none())
 
 
 def get_many(tx: Tx, claim_ids: Sequence[ClaimId], org: OrgId | None = None) -> dict[ClaimId, Claim]:

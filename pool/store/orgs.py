@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import func, select, update
+from sqlalchemy import bindparam, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from pool.ids import OrgId
@@ -22,9 +22,11 @@ from pool.store.schema import pool as P
 from pool.store.schema import workers as W
 from pool.store.sql import NONE_AT_ALL, now, word
 
+_BY_ID = select(O).where(O.c.id == bindparam("id"))
+
 
 def get(tx: Tx, org_id: OrgId) -> Org | None:
-    row = tx.execute(select(O).where(O.c.id == org_id)).one_or_none()
+    row = tx.execute(_BY_ID, {"id": org_id}).one_or_none()
     return None if row is None else rows.org(row)
 
 

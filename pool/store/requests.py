@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Float, case, cast, func, or_, select, update
+from sqlalchemy import Float, bindparam, case, cast, func, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from pool.contract import Acquire, RefusedAnswer
@@ -86,7 +86,7 @@ def find_unlocked(tx: Tx, org: OrgId, request_id: str) -> Request | None:
 
 
 def get(tx: Tx, pk: RequestPk) -> Request | None:
-    return _one(tx.execute(select(R).where(R.c.pk == pk)).one_or_none())
+    return _one(tx.execute(_BY_PK, {"pk": pk}).one_or_none())
 
 
 def add_reply(tx: Tx, request: Request, reply: ReplyTo) -> None:
@@ -145,51 +145,30 @@ def spend(tx: Tx, pk: RequestPk, claim_id: ClaimId) -> None:
 
 def anyone_waiting(tx: Tx, profile: ProfileName) -> bool:
     """Whether an eligible waiter exists for this profile."""
-    statement = _eligible(select(R.c.pk), profile).limit(1)
-    return tx.execute(statement).first() is not None
+    return tx.execute(_ANYONE, {"profile": profile}).first() is not None
 
 
 def waits_before(tx: Tx, request: Request) -> bool:
     """Whether an eligible waiter of the same org and profile came before this request."""
-    statement = _eligible(select(R.c.pk), request.profile).where(R.c.org == request.org, R.c.pk != request.pk)
-    return tx.execute(statement.where(R.c.created_at <= request.created_at).limit(1)).first() is not None
+    statement = _eligible(select(R.c.pk)).where(R.c.org == request.org, R.c.pk != request.pk)
+    before = statement.where(R.c.created_at <= request.created_at).limit(1)
+    return tx.execute(before, {"profile": request.profile}).first() is not None
 
 
 def queue(tx: Tx, profile: ProfileName) -> list[Queued]:
     """Orgs with an eligible waiter for this profile, in the order in which they are to be served: least use for its weight
     first, ties by the oldest wait."""
-    return _in_order(tx, _waiting_orgs(profile))
+    return [Queued(org=OrgId(o), usage=u) for o, u in tx.execute(_QUEUE, {"profile": profile})]
 
 
 def servable(tx: Tx, profile: ProfileName) -> list[Queued]:
     """Those of the queue for whom there is a worker now, parked for them or idle."""
-    of_profile = select(W.c.id).where(W.c.profile == profile)
-    parked = of_profile.where(W.c.state == word(State.HOT_IDLE), W.c.org == R.c.org).exists()
-    idle = of_profile.where(W.c.state == word(State.IDLE)).exists()
-    return _in_order(tx, _waiting_orgs(profile).where(or_(idle, parked)))
-
-
-def _waiting_orgs(profile: ProfileName) -> Any:
-    return _eligible(select(R.c.org, func.min(R.c.created_at).label("since")), profile)
-
-
-def _in_order(tx: Tx, waiting: Any) -> list[Queued]:
-    live = select(func.count()).where(C.c.org == O.c.id, C.c.ended_at.is_(None)).scalar_subquery()
-    usage = cast(case((O.c.cap > 0, O.c.in_use), else_=live), Float) / O.c.weight
-    oldest = waiting.group_by(R.c.org).subquery()
-    statement = (
-        select(oldest.c.org, usage.label("usage"))
-        .join(O, O.c.id == oldest.c.org)
-        .order_by(usage, oldest.c.since, oldest.c.org)
-        .limit(_ORGS_CONSIDERED)
-    )
-    return [Queued(org=OrgId(o), usage=u) for o, u in tx.execute(statement)]
+    return [Queued(org=OrgId(o), usage=u) for o, u in tx.execute(_SERVABLE, {"profile": profile})]
 
 
 def next_of(tx: Tx, profile: ProfileName, org: OrgId) -> Request | None:
     """The org's oldest eligible waiter, locked; one that somebody else is serving is skipped."""
-    statement = _eligible(select(R), profile).where(R.c.org == org).order_by(R.c.created_at, R.c.pk).limit(1)
-    return _one(tx.execute(statement.with_for_update(skip_locked=True, of=R)).one_or_none())
+    return _one(tx.execute(_NEXT, {"profile": profile, "org": org}).one_or_none())
 
 
 def profiles_waited_for(tx: Tx, org: OrgId) -> list[ProfileName]:
@@ -225,8 +204,7 @@ def mark_replied(tx: Tx, pks: Sequence[RequestPk]) -> None:
 
 def count_waiting(tx: Tx, profile: ProfileName) -> int:
     """Waiters that a new worker could serve: level demand, counted anew each run."""
-    statement = _eligible(select(func.count()).select_from(R), profile)
-    return int(tx.execute(statement).scalar_one())
+    return int(tx.execute(_HOW_MANY, {"profile": profile}).scalar_one())
 
 
 def waiting(tx: Tx, *, limit: int = 200) -> list[dict[str, Any]]:
@@ -267,12 +245,44 @@ def _in_time() -> Any:
     return or_(R.c.deadline_at > now(), R.c.wait_s == 0, R.c.state == RequestState.BINDING)
 
 
-def _eligible(statement: Any, profile: ProfileName) -> Any:
-    """Not past its deadline, its org below its cap."""
+def _eligible(statement: Any) -> Any:
+    """Not past its deadline, its org below its cap; of the profile that is named when it is sent."""
     below_cap = select(O.c.id).where(O.c.id == R.c.org, (O.c.cap == 0) | (O.c.in_use < O.c.cap)).exists()
-    return statement.where(
-        R.c.profile == profile, R.c.state == word(RequestState.WAITING), R.c.deadline_at > now(), below_cap
+    waits = R.c.state == word(RequestState.WAITING)
+    return statement.where(R.c.profile == bindparam("profile"), waits, R.c.deadline_at > now(), below_cap)
+
+
+def _waiting_orgs() -> Any:
+    return _eligible(select(R.c.org, func.min(R.c.created_at).label("since")))
+
+
+def _with_a_worker() -> Any:
+    of_profile = select(W.c.id).where(W.c.profile == bindparam("profile"))
+    parked = of_profile.where(W.c.state == word(State.HOT_IDLE), W.c.org == R.c.org).exists()
+    idle = of_profile.where(W.c.state == word(State.IDLE)).exists()
+    return or_(idle, parked)
+
+
+def _in_order(waiting: Any) -> Any:
+    live = select(func.count()).where(C.c.org == O.c.id, C.c.ended_at.is_(None)).scalar_subquery()
+    usage = cast(case((O.c.cap > 0, O.c.in_use), else_=live), Float) / O.c.weight
+    oldest = waiting.group_by(R.c.org).subquery()
+    return (
+        select(oldest.c.org, usage.label("usage"))
+        .join(O, O.c.id == oldest.c.org)
+        .order_by(usage, oldest.c.since, oldest.c.org)
+        .limit(_ORGS_CONSIDERED)
     )
+
+
+# Built once: to build one of these costs more than to send it.
+_BY_PK = select(R).where(R.c.pk == bindparam("pk"))
+_ANYONE = _eligible(select(R.c.pk)).limit(1)
+_HOW_MANY = _eligible(select(func.count()).select_from(R))
+_QUEUE = _in_order(_waiting_orgs())
+_SERVABLE = _in_order(_waiting_orgs().where(_with_a_worker()))
+_OLDEST = _eligible(select(R)).where(R.c.org == bindparam("org")).order_by(R.c.created_at, R.c.pk).limit(1)
+_NEXT = _OLDEST.with_for_update(skip_locked=True, of=R)
 
 
 def _one(row: Any) -> Request | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, func, insert, or_, select, update
+from sqlalchemy import Select, bindparam, func, insert, or_, select, update
 
 from pool.ids import ClaimId, OrgId, ProfileName, WorkerId
 from pool.records import By, Held, Seen
@@ -21,6 +21,9 @@ from pool.store.schema import workers as W
 from pool.store.sql import now, plus, word, words
 
 _PARKING = {"hot_idle_since": None, "hot_idle_until": None, "parked_counted": False}
+# Built once: to build a statement costs more than to send it.
+_BY_ID = select(W).where(W.c.id == bindparam("id"))
+_BY_ID_LOCKED = _BY_ID.with_for_update()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +160,7 @@ def mark_leaving(tx: Tx, worker_id: WorkerId, by: By) -> Outcome:
 
 
 def get(tx: Tx, worker_id: WorkerId) -> Seen | None:
-    row = tx.execute(select(W).where(W.c.id == worker_id)).one_or_none()
+    row = tx.execute(_BY_ID, {"id": worker_id}).one_or_none()
     return None if row is None else rows.seen(row)
 
 
@@ -175,7 +178,7 @@ def leaving_of(tx: Tx, claim_ids: Iterable[ClaimId]) -> dict[ClaimId, str]:
 
 
 def get_for_update(tx: Tx, worker_id: WorkerId) -> Seen | None:
-    row = tx.execute(select(W).where(W.c.id == worker_id).with_for_update()).one_or_none()
+    row = tx.execute(_BY_ID_LOCKED, {"id": worker_id}).one_or_none()
     return None if row is None else rows.seen(row)
 
 
