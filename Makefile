@@ -72,8 +72,8 @@ drill: $(STAMP) ## break a running pool in four ways and see each on the board, 
 proof: $(STAMP) ## every crash point, the pairs of verbs in all orders, the model (300 examples); prints what was tried
 	@WARMPOOL_TEST_LONG=1 WARMPOOL_MODEL=$(or $(MODEL),ci) $(BIN)/python -m pytest -s tests/faults/test_crash_points.py tests/faults/test_pairs.py tests/model
 
-mutants: $(STAMP) ## break each promise in a copy of the code and see a test fail (PROMISE="3 4" for some, KUBE=1 for those that need a cluster; ten minutes)
-	@$(BIN)/python -m tests.mutants --jobs $(or $(MUTANT_JOBS),2) $(if $(PROMISE),--promise $(PROMISE)) $(if $(KUBE),--kube)
+mutants: $(STAMP) ## break each promise in a copy of the code and see a test fail (PROMISE="3 4" for some, KUBE=1 for those that need a cluster, QUICK=1 for those that start no pool; ten minutes)
+	@$(BIN)/python -m tests.mutants --jobs $(or $(MUTANT_JOBS),2) $(if $(PROMISE),--promise $(PROMISE)) $(if $(KUBE),--kube) $(if $(QUICK),--quick)
 
 test-kube: $(STAMP) ## run the tests against a real Kubernetes API server
 	@$(BIN)/python -m tests.support.kube_binaries >/dev/null

@@ -98,8 +98,10 @@ def fail(deps: Deps, slot: Seen, cause: str, *, trouble: Trouble = Trouble.CREAT
 def _confirm(deps: Deps, slot: Seen, pod: Pod) -> Outcome:
     with deps.store.write() as tx:
         outcome = workers.has_pod(tx, slot, PodFacts(uid=pod.uid, node=pod.node))
-        row = workers.get(tx, slot.id) if outcome is Outcome.FENCED else slot
-    if outcome is Outcome.FENCED and (row is None or row.pod_uid != pod.uid or row.state is State.RETIRED):
+        if outcome is not Outcome.FENCED:
+            return outcome
+        row = workers.get(tx, slot.id)
+    if row is None or row.pod_uid != pod.uid or row.state is State.RETIRED:
         # The slot was given up while its pod was being made: the pod is nobody's.
         deps.driver.delete(pod.name, pod.uid, grace_s=0)
     return outcome

@@ -93,6 +93,8 @@ def _work(app: WarmpoolApp, role: str) -> NoReturn:
         without_gossip=True,
         without_mingle=True,
     )
+    if role == "acquire" and app.settings.pool.lane:
+        import tasks.lane  # noqa: F401 - with the rest
     _keep_what_is_here()
     worker.start()
     sys.exit(worker.exitcode)

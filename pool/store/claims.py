@@ -18,6 +18,7 @@ from pool.store.schema import pool as P
 from pool.store.sql import now, plus
 
 _BY_ID = select(C).where(C.c.id == bindparam("id"))
+_BY_ID_LOCKED = _BY_ID.with_for_update()
 
 
 def begin(tx: Tx, *, leased: bool, lease_s: int, **columns: Any) -> Claim:
@@ -53,7 +54,7 @@ def get(tx: Tx, claim_id: ClaimId) -> Claim | None:
 
 
 def get_for_update(tx: Tx, claim_id: ClaimId) -> Claim | None:
-    return _one(tx.execute(_BY_ID.with_for_update(), {"id": claim_id}).one_or_none())
+    return _one(tx.execute(_BY_ID_LOCKED, {"id": claim_id}).one_or_none())
 
 
 def get_many(tx: Tx, claim_ids: Sequence[ClaimId], org: OrgId | None = None) -> dict[ClaimId, Claim]:

@@ -53,7 +53,7 @@ def change(tx: Tx, org_id: OrgId, settings: Mapping[str, Any]) -> None:
 def count_uncounted(tx: Tx, org_id: OrgId) -> int:
     """Put what lives uncounted into the counters of an org that has them: claims that were granted while it had no cap, or by
     a transaction that ran beside the change. Returns how many were found."""
-    row = tx.execute(select(O).where(O.c.id == org_id).with_for_update()).one_or_none()
+    row = tx.execute(_BY_ID.with_for_update(), {"id": org_id}).one_or_none()
     if row is None:
         return 0
     org, claims, parked = rows.org(row), 0, 0

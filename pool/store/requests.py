@@ -76,13 +76,12 @@ def reopen(tx: Tx, request: Request, reply: ReplyTo) -> None:
 
 def find(tx: Tx, org: OrgId, request_id: str) -> Request | None:
     """By the caller's own key, locked."""
-    statement = select(R).where(R.c.org == org, R.c.request_id == request_id).with_for_update()
-    return _one(tx.execute(statement).one_or_none())
+    return _one(tx.execute(_BY_KEY.with_for_update(), {"org": org, "request_id": request_id}).one_or_none())
 
 
 def find_unlocked(tx: Tx, org: OrgId, request_id: str) -> Request | None:
     """By the caller's own key, as it is now."""
-    return _one(tx.execute(select(R).where(R.c.org == org, R.c.request_id == request_id)).one_or_none())
+    return _one(tx.execute(_BY_KEY, {"org": org, "request_id": request_id}).one_or_none())
 
 
 def get(tx: Tx, pk: RequestPk) -> Request | None:
@@ -277,6 +276,7 @@ def _in_order(waiting: Any) -> Any:
 
 # Built once: to build one of these costs more than to send it.
 _BY_PK = select(R).where(R.c.pk == bindparam("pk"))
+_BY_KEY = select(R).where(R.c.org == bindparam("org"), R.c.request_id == bindparam("request_id"))
 _ANYONE = _eligible(select(R.c.pk)).limit(1)
 _HOW_MANY = _eligible(select(func.count()).select_from(R))
 _QUEUE = _in_order(_waiting_orgs())

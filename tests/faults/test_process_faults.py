@@ -3,6 +3,7 @@ held twice, and what can not be answered now is answered later."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -163,7 +164,9 @@ def test_sigterm_finishes_or_hands_back_and_loses_nothing(
     sent = [service.send("acquire", org="handed-back", lease_s=60, ttl_s=0) for _ in range(60)]
     assert system["acquire"].terminate() == 0
     assert "signal=SIGTERM" in system["acquire"].log()
-    assert broker.hlen("unacked") == 0
+    # Those of the other workers come and go.
+    kept = [json.loads(message)[0]["headers"]["task"] for message in broker.hvals("unacked")]
+    assert "pool.acquire" not in kept
     system.mend()
     answers = [result.get(timeout=SOON_S) for result in sent]
     assert {answer["outcome"] for answer in answers} <= {"granted", "refused"}
@@ -186,8 +189,9 @@ def test_whoever_is_told_to_end_takes_nothing_new_while_he_finishes(
         )
         in_hand = task.apply_async(expires=600)
         eventually(lambda: somebody_waits_for_claims(system), within_s=SOON_S)
+        before = len(system["acquire"].log())
         system["acquire"].send(signal.SIGTERM)
-        eventually(lambda: "worker_stopping" in system["acquire"].log(), within_s=SOON_S)
+        eventually(lambda: "worker_stopping" in system["acquire"].log()[before:], within_s=SOON_S)
         time.sleep(2 * BLOCK_S)  # whoever was waiting for a message when the signal came has given up
         late = service.send("acquire", org="late", lease_s=60)
         time.sleep(2 * BLOCK_S)

@@ -325,6 +325,13 @@ def test_what_only_celery_can_do_is_done_by_celery_in_the_same_worker(
         assert service.call("release", claim_id=answer["claim_id"]) == {"outcome": "released"}
 
 
+def test_workers_neither_greet_nor_gossip(system: System) -> None:
+    """Celery passes over options that it does not know, so they are looked for in what it does."""
+    assert "mingle: " not in system["acquire"].log()
+    with redis.Redis.from_url(system.redis.url) as raw:
+        assert not raw.keys("_kombu.binding.celeryev*")
+
+
 def test_an_answer_that_can_not_be_written_harms_nobody_else(system: System, service: Service) -> None:
     message = Message(
         task="pool.acquire",
@@ -333,7 +340,7 @@ def test_an_answer_that_can_not_be_written_harms_nobody_else(system: System, ser
         origin="test",
         reply_to="warmpool.reply.x",
     )
-    system.wait_idle(1)  # it does not wait, and who is refused holds nothing
+    system.wait_idle(2)  # it does not wait, and who is refused holds nothing
     with redis.Redis.from_url(system.redis.url) as raw:
         raw.set("warmpool.reply.x", "no list")
         raw.lpush("acquire", message.encoded("tag"))

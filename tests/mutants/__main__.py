@@ -1,19 +1,21 @@
-"""Run the mutants: `python -m tests.mutants [--promise N ...] [--jobs N] [--kube]`. First the tests that they name on the code as it is, which have to pass;
-then each mutant in a copy of its own, where one of its tests has to fail. Exits with 1 if one was not noticed."""
+"""Run the mutants: `python -m tests.mutants [--promise N ...] [--jobs N] [--kube] [--quick]`. First the tests that they name on the code as it is, which
+have to pass; then each mutant in a copy of its own, where one of its tests has to fail. Exits with 1 if one was not noticed."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 from tests.mutants import MUTANTS
 from tests.mutants.mutant import Mutant
@@ -21,24 +23,26 @@ from tests.mutants.mutant import Mutant
 ROOT = Path(__file__).parents[2]
 _LONGEST_S = 900
 _PASSED, _FAILED = 0, 1
+_CLUSTERS = ("tests/kube/",)
+# What starts real processes by the dozen.
+_POOLS = (
+    "tests/faults/",
+    "tests/integration/test_end_to_end.py",
+    "tests/integration/test_queue_per_org.py",
+    "tests/integration/test_signed.py",
+)
 _NOT_COPIED = shutil.ignore_patterns(
-    ".git",
-    ".venv",
-    "build",
-    "dist",
-    "__pycache__",
-    ".mypy_cache",
-    ".ruff_cache",
-    ".pytest_cache",
-    ".hypothesis",
+    *(".git", ".venv", ".warmpool", "build", "dist", "__pycache__"),
+    *(".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", ".import_linter_cache"),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What pytest said."""
+    """What pytest said. Failed: tests whose own assertions did not hold; what could not even be set up says nothing of the code."""
 
     code: int
+    failed: int
     took_s: float
     tail: str
 
@@ -48,46 +52,51 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--promise", type=int, nargs="+", help="only the mutants of these promises")
     parser.add_argument("--jobs", type=int, default=2, help="so many at a time (2)")
     parser.add_argument("--kube", action="store_true", help="those that need a Kubernetes API server, too")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="the tests have passed; and only mutants whose tests start no pool",
+    )
     args = parser.parse_args(argv)
-    chosen = [
-        m
-        for m in MUTANTS
-        if (not args.promise or m.promise in args.promise) and (args.kube or not _needs_cluster(m))
+    left_out = (*(() if args.kube else _CLUSTERS), *(_POOLS if args.quick else ()))
+    asked = [m for m in MUTANTS if not args.promise or m.promise in args.promise]
+    lighter = [
+        replace(m, tests=tuple(test for test in m.tests if not test.startswith(left_out))) for m in asked
     ]
-    with tempfile.TemporaryDirectory(prefix="warmpool-mutants-") as folder:
-        named = sorted({test for m in chosen for test in m.tests})
-        print(f"{len(chosen)} mutants; their {len(named)} tests on the code as it is ...", flush=True)
-        before = _tested(ROOT, named, "-n", str(args.jobs), "--dist", "loadgroup")
-        if before.code != _PASSED:
-            print(f"they do not pass to begin with:\n{before.tail}")
-            return 1
-        print(f"pass, in {before.took_s:.0f} s", flush=True)
-        with ThreadPoolExecutor(args.jobs) as threads:
-            survived = [
-                m
-                for m, noticed in threads.map(
-                    lambda n: _tried(n[1], Path(folder) / str(n[0])), enumerate(chosen)
-                )
-                if not noticed
-            ]
+    chosen = [m for m in lighter if m.tests]
+    if not args.quick and not _pass_to_begin_with(chosen, args.jobs):
+        return 1
+    with (
+        tempfile.TemporaryDirectory(prefix="warmpool-mutants-") as folder,
+        ThreadPoolExecutor(args.jobs) as threads,
+    ):
+        folders = [Path(folder) / str(number) for number in range(len(chosen))]
+        survived = [m for m, noticed in threads.map(_tried, chosen, folders) if not noticed]
     print(f"{len(chosen) - len(survived)} of {len(chosen)} noticed")
     for mutant in survived:
         print(f"  not noticed: {mutant.promise}: {mutant.says}")
     return 1 if survived else 0
 
 
-def _needs_cluster(mutant: Mutant) -> bool:
-    return any(test.startswith("tests/kube/") for test in mutant.tests)
+def _pass_to_begin_with(chosen: Sequence[Mutant], jobs: int) -> bool:
+    named = sorted({test for m in chosen for test in m.tests})
+    print(f"{len(chosen)} mutants; their {len(named)} tests on the code as it is ...", flush=True)
+    before = _tested(ROOT, named, "-n", str(jobs), "--dist", "loadgroup")
+    if before.code != _PASSED:
+        print(f"they do not pass to begin with:\n{before.tail}")
+        return False
+    print(f"pass, in {before.took_s:.0f} s", flush=True)
+    return True
 
 
 def _tried(mutant: Mutant, folder: Path) -> tuple[Mutant, bool]:
-    shutil.copytree(ROOT, folder, ignore=_NOT_COPIED)
+    shutil.copytree(ROOT, folder, symlinks=True, ignore=_NOT_COPIED)
     for edit in mutant.edits:
         file = folder / edit.file
         file.write_text(file.read_text().replace(edit.was, edit.becomes))
     result = _tested(folder, mutant.tests, "-x")
-    shutil.rmtree(folder)
-    noticed = result.code == _FAILED
+    shutil.rmtree(folder, ignore_errors=True)
+    noticed = result.code == _FAILED and result.failed > 0
     print(
         f"{'noticed' if noticed else 'NOT NOTICED'} {mutant.promise:3} {mutant.says} ({result.took_s:.0f} s)",
         flush=True,
@@ -98,23 +107,29 @@ def _tried(mutant: Mutant, folder: Path) -> tuple[Mutant, bool]:
 
 
 def _tested(folder: Path, tests: Sequence[str], *options: str) -> Result:
-    """Everything that the tests start imports the copy: the folder comes before what is installed."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, *tests]
+    """Everything that the tests start imports the copy: the folder comes before what is installed. What they leave behind if they take too long ends
+    with them."""
     began = time.monotonic()
-    try:
-        done = subprocess.run(
-            command,
+    with tempfile.NamedTemporaryFile(suffix=".xml") as report:
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, *tests]
+        process = subprocess.Popen(
+            [*command, f"--junitxml={report.name}"],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
-            timeout=_LONGEST_S,
-            check=False,
+            start_new_session=True,
         )
-    except subprocess.TimeoutExpired:
-        return Result(code=-1, took_s=time.monotonic() - began, tail="it took too long")
-    tail = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
-    return Result(code=done.returncode, took_s=time.monotonic() - began, tail=tail)
+        try:
+            told, _ = process.communicate(timeout=_LONGEST_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            told, _ = process.communicate()
+        text = Path(report.name).read_text()
+    failed = len(ET.fromstring(text).findall(".//testcase/failure")) if text else 0
+    tail = "\n".join(told.splitlines()[-25:])
+    return Result(code=process.returncode, failed=failed, took_s=time.monotonic() - began, tail=tail)
 
 
 if __name__ == "__main__":

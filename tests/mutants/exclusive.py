@@ -20,7 +20,7 @@ from tests.mutants.mutant import (
 MUTANTS: tuple[Mutant, ...] = (
     broken(
         1,
-        "a worker that somebody is taking is waited for, not passed over",
+        "a worker that somebody is taking is picked by the next, too",
         "pool/store/workers.py",
         "statement.limit(1).with_for_update(skip_locked=True)",
         "statement.limit(1)",
@@ -45,7 +45,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         2,
-        "a repeated request is told what the first one said, and is not looked at",
+        "whoever asks again for what is being waited for is never answered",
         "pool/claiming.py",
         "    if answer is None:\n        requests.add_reply(tx, before, reply)\n",
         "    if answer is None:\n",

@@ -340,9 +340,9 @@ def test_budgets_that_do_not_nest_name_the_setting_that_was_given(
     assert problem.startswith(f"f.toml:{number}: {sentence}")
 
 
-def test_no_process_starts_with_budgets_that_do_not_nest() -> None:
+def test_no_process_starts_with_budgets_that_do_not_nest(tmp_path: Path) -> None:
     """Settings need not come from a file."""
-    settings = Settings(pool=PoolSettings(spawn_budget_s=10, data_dir="nowhere"))
+    settings = Settings(pool=PoolSettings(spawn_budget_s=10, data_dir=str(tmp_path)))
     with pytest.raises(ConfigInvalid, match="spawn_budget_s must be at least pod_ready_limit_s"):
         wiring.build(settings, broker=wiring.NobodyListens(), role="fleet")
 
