@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -61,7 +61,7 @@ def test_slow_creates_run_in_parallel_and_never_exceed_the_configured_number(sys
 
 
 @contextlib.contextmanager
-def _held_up(system: System, ids: list[str]) -> Iterator[Path]:
+def _held_up(system: System, ids: Sequence[str]) -> Iterator[Path]:
     """Nobody can make these pods while their locks are ours; where the locks are."""
     pods = system.folder / "local" / "pods"
     eventually(pods.exists, within_s=30)
