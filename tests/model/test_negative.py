@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import bindparam, select, update
 
 from pool import activating, claiming, locks, matching, retiring
 from pool.after import After
@@ -309,11 +309,16 @@ def test_the_pods_own_word_is_missed(sqlite_store: Store, monkeypatch: pytest.Mo
 
 
 def test_the_deadline_in_the_update_is_missed(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    def eligible(statement: Any, profile: str) -> Any:
-        return statement.where(requests.R.c.profile == profile, requests.R.c.state == "waiting")
+    R = requests.R
+
+    def eligible(statement: Any) -> Any:
+        return statement.where(R.c.profile == bindparam("profile"), R.c.state == "waiting")
 
     monkeypatch.setattr(requests, "_eligible", eligible)
-    monkeypatch.setattr(requests, "_in_time", lambda: requests.R.c.pk.is_not(None))
+    # What was built with the fence is built again without it.
+    monkeypatch.setattr(requests, "_QUEUE", requests._in_order(requests._waiting_orgs()))
+    monkeypatch.setattr(requests, "_NEXT", eligible(select(R)).where(R.c.org == bindparam("org")).limit(1))
+    monkeypatch.setattr(requests, "_in_time", lambda: R.c.pk.is_not(None))
     with pytest.raises(AssertionError):
         waiting_tests.test_a_waiter_past_its_deadline_is_not_served(World(sqlite_store))
 
