@@ -23,6 +23,7 @@ from pool.store.schema import workers as W
 from pool.store.sql import NONE_AT_ALL, now, word
 
 _BY_ID = select(O).where(O.c.id == bindparam("id"))
+_BY_ID_LOCKED = _BY_ID.with_for_update()
 
 
 def get(tx: Tx, org_id: OrgId) -> Org | None:
@@ -53,7 +54,7 @@ def change(tx: Tx, org_id: OrgId, settings: Mapping[str, Any]) -> None:
 def count_uncounted(tx: Tx, org_id: OrgId) -> int:
     """Put what lives uncounted into the counters of an org that has them: claims that were granted while it had no cap, or by
     a transaction that ran beside the change. Returns how many were found."""
-    row = tx.execute(_BY_ID.with_for_update(), {"id": org_id}).one_or_none()
+    row = tx.execute(_BY_ID_LOCKED, {"id": org_id}).one_or_none()
     if row is None:
         return 0
     org, claims, parked = rows.org(row), 0, 0

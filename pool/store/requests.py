@@ -76,7 +76,7 @@ def reopen(tx: Tx, request: Request, reply: ReplyTo) -> None:
 
 def find(tx: Tx, org: OrgId, request_id: str) -> Request | None:
     """By the caller's own key, locked."""
-    return _one(tx.execute(_BY_KEY.with_for_update(), {"org": org, "request_id": request_id}).one_or_none())
+    return _one(tx.execute(_BY_KEY_LOCKED, {"org": org, "request_id": request_id}).one_or_none())
 
 
 def find_unlocked(tx: Tx, org: OrgId, request_id: str) -> Request | None:
@@ -149,20 +149,23 @@ def anyone_waiting(tx: Tx, profile: ProfileName) -> bool:
 
 def waits_before(tx: Tx, request: Request) -> bool:
     """Whether an eligible waiter of the same org and profile came before this request."""
-    statement = _eligible(select(R.c.pk)).where(R.c.org == request.org, R.c.pk != request.pk)
-    before = statement.where(R.c.created_at <= request.created_at).limit(1)
-    return tx.execute(before, {"profile": request.profile}).first() is not None
+    named = {name: getattr(request, name) for name in ("profile", "org", "pk", "created_at")}
+    return tx.execute(_BEFORE, named).first() is not None
 
 
 def queue(tx: Tx, profile: ProfileName) -> list[Queued]:
     """Orgs with an eligible waiter for this profile, in the order in which they are to be served: least use for its weight
     first, ties by the oldest wait."""
-    return [Queued(org=OrgId(o), usage=u) for o, u in tx.execute(_QUEUE, {"profile": profile})]
+    return _queued(tx, _QUEUE, profile)
 
 
 def servable(tx: Tx, profile: ProfileName) -> list[Queued]:
     """Those of the queue for whom there is a worker now, parked for them or idle."""
-    return [Queued(org=OrgId(o), usage=u) for o, u in tx.execute(_SERVABLE, {"profile": profile})]
+    return _queued(tx, _SERVABLE, profile)
+
+
+def _queued(tx: Tx, statement: Any, profile: ProfileName) -> list[Queued]:
+    return [Queued(org=OrgId(o), usage=u) for o, u in tx.execute(statement, {"profile": profile})]
 
 
 def next_of(tx: Tx, profile: ProfileName, org: OrgId) -> Request | None:
@@ -277,12 +280,23 @@ def _in_order(waiting: Any) -> Any:
 # Built once: to build one of these costs more than to send it.
 _BY_PK = select(R).where(R.c.pk == bindparam("pk"))
 _BY_KEY = select(R).where(R.c.org == bindparam("org"), R.c.request_id == bindparam("request_id"))
+_BY_KEY_LOCKED = _BY_KEY.with_for_update()
 _ANYONE = _eligible(select(R.c.pk)).limit(1)
 _HOW_MANY = _eligible(select(func.count()).select_from(R))
 _QUEUE = _in_order(_waiting_orgs())
 _SERVABLE = _in_order(_waiting_orgs().where(_with_a_worker()))
-_OLDEST = _eligible(select(R)).where(R.c.org == bindparam("org")).order_by(R.c.created_at, R.c.pk).limit(1)
-_NEXT = _OLDEST.with_for_update(skip_locked=True, of=R)
+_BEFORE = (
+    _eligible(select(R.c.pk))
+    .where(R.c.org == bindparam("org"), R.c.pk != bindparam("pk"), R.c.created_at <= bindparam("created_at"))
+    .limit(1)
+)
+_NEXT = (
+    _eligible(select(R))
+    .where(R.c.org == bindparam("org"))
+    .order_by(R.c.created_at, R.c.pk)
+    .limit(1)
+    .with_for_update(skip_locked=True, of=R)
+)
 
 
 def _one(row: Any) -> Request | None:
