@@ -188,4 +188,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "    for queued in requests.queue(tx, slot.profile)[:0]:",
         f"{WAITING}::test_a_worker_that_becomes_ready_goes_to_a_waiter_of_any_org",
     ),
+    broken(
+        7,
+        "who came later stands before who came first",
+        "pool/store/requests.py",
+        'R.c.created_at <= bindparam("created_at"))',
+        'R.c.created_at > bindparam("created_at"))',
+        f"{STORE}::test_who_waits_before_a_request_is_an_earlier_one_of_its_org_and_profile",
+    ),
 )
