@@ -27,7 +27,9 @@ def match(tx: Tx, deps: Deps, after: After, profile: ProfileName) -> int:
 def offer(tx: Tx, deps: Deps, after: After, slot: Seen, pod: PodFacts) -> None:
     """A locked slot whose pod is ready: to a waiter if there is one, else it is warm."""
     lock_profile_shared(tx, slot.profile)
-    for queued in requests.queue(tx, slot.profile):
+    # Asked first: to order those who wait takes longer, and nearly always nobody does.
+    waiting = requests.queue(tx, slot.profile) if requests.anyone_waiting(tx, slot.profile) else []
+    for queued in waiting:
         request = requests.next_of(tx, slot.profile, queued.org)
         claim = None if request is None else begin(tx, deps, after, slot, request, pod)
         if claim is not None:

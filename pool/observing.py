@@ -16,7 +16,7 @@ from pool.ids import WorkerId
 from pool.records import Seen
 from pool.spawning import Trouble
 from pool.states import CLAIMABLE, CLAIMED, TERMINAL, ClaimEnd, Outcome, State
-from pool.store import Tx, breakers, now, orgs, workers
+from pool.store import Tx, breakers, orgs, workers
 from pool.store.workers import PodFacts
 
 log = structlog.get_logger(__name__)
@@ -98,13 +98,15 @@ def _ready(deps: Deps, worker: Seen, pod: Pod) -> None:
         return
     after = After()
     with deps.store.write() as tx:
-        slot = workers.get_for_update(tx, worker.id)
-        if slot is None or slot.state is not State.SPAWNING:
+        slot = workers.slot_for_update(tx, worker.id)
+        if slot is None or slot.row.state is not State.SPAWNING:
             return
-        matching.offer(tx, deps, after, slot, PodFacts(uid=pod.uid, endpoint=pod.endpoint, node=pod.node))
-        breakers.succeeded(tx, slot.profile)
-        took_s = (now(tx) - slot.created_at).total_seconds()
-    deps.metrics.spawn_seconds.labels(slot.profile).observe(took_s)
+        facts = PodFacts(uid=pod.uid, endpoint=pod.endpoint, node=pod.node)
+        matching.offer(tx, deps, after, slot.row, facts)
+        if slot.has_failed:
+            breakers.succeeded(tx, worker.profile)
+    took_s = (slot.at - slot.row.created_at).total_seconds()
+    deps.metrics.spawn_seconds.labels(worker.profile).observe(took_s)
     answering.carry_out(deps, after)
 
 

@@ -51,9 +51,9 @@ def live(tx: Tx, *, states: frozenset[State] = LIVE) -> Iterator[Glimpse]:
 
 def idle_ids(tx: Tx, profile: ProfileName) -> Iterator[WorkerId]:
     """The idle workers of one profile, of one moment."""
-    return iter(
-        tx.execute(select(W.c.id).where(W.c.profile == profile, W.c.state == word(State.IDLE))).scalars()
-    )
+    asked = select(W.c.id).where(W.c.profile == profile, W.c.state == word(State.IDLE))
+    for some in tx.execute(asked).scalars().partitions(_AT_A_TIME):
+        yield from some
 
 
 def claimable_ids(tx: Tx, profile: ProfileName) -> Sequence[WorkerId]:

@@ -3,12 +3,14 @@ count; a lost race is a value."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Select, bindparam, func, insert, or_, select, update
+from sqlalchemy import Select, bindparam, exists, func, insert, or_, select, update
+from sqlalchemy.sql import ClauseElement, Update
 
 from pool.ids import ClaimId, OrgId, ProfileName, WorkerId
 from pool.records import By, Held, Seen
@@ -16,14 +18,18 @@ from pool.settings import Profile
 from pool.states import CLAIMABLE, CLAIMED, LIVE, Outcome, State
 from pool.store import rows
 from pool.store.engine import Tx
+from pool.store.schema import breakers as B
 from pool.store.schema import claims as C
 from pool.store.schema import workers as W
 from pool.store.sql import now, plus, word, words
 
 _PARKING = {"hot_idle_since": None, "hot_idle_until": None, "parked_counted": False}
 # Built once: to build a statement costs more than to send it.
-_BY_ID = select(W).where(W.c.id == bindparam("id"))
+_BY_ID = select(*rows.SEEN).where(W.c.id == bindparam("id"))
 _BY_ID_LOCKED = _BY_ID.with_for_update()
+_SLOT_LOCKED = _BY_ID_LOCKED.add_columns(
+    now().label("at"), exists().where(B.c.profile == W.c.profile).label("has_failed")
+).with_for_update(of=W)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +66,15 @@ class Fence:
         return cls(worker_id=worker.id, epoch=worker.epoch, states=frozenset({worker.state}))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """A row that is locked, when that was, and whether spawns of its profile have failed since one last came through."""
+
+    row: Seen
+    at: datetime
+    has_failed: bool
+
+
 def insert_slots(tx: Tx, profile: Profile, revision: str, ids: Sequence[WorkerId], by: By) -> None:
     """New rows in `spawning`. The caller has moved the pool's counter in this same transaction."""
     if not ids:
@@ -82,12 +97,8 @@ def insert_slots(tx: Tx, profile: Profile, revision: str, ids: Sequence[WorkerId
 def move(tx: Tx, fence: Fence, to: State, by: By, **columns: Any) -> Outcome:
     """One fenced move. Leaving `hot_idle` clears its clock."""
     cleared = {} if to is State.HOT_IDLE else _PARKING
-    statement = (
-        update(W)
-        .where(W.c.id == fence.worker_id, W.c.epoch == fence.epoch, W.c.state.in_(sorted(fence.states)))
-        .values(state=to, state_since=now(), moved_by=by.who, moved_why=by.why, **cleared, **columns)
-    )
-    if tx.execute(statement).rowcount == 1:
+    moved = {"state": to, "state_since": now(), "moved_by": by.who, "moved_why": by.why}
+    if _write(tx, fence, moved | cleared | columns):
         return Outcome.MOVED
     return Outcome.FENCED if get(tx, fence.worker_id) else Outcome.GONE
 
@@ -141,12 +152,7 @@ def has_pod(tx: Tx, worker: Seen, pod: PodFacts) -> Outcome:
 
 def note(tx: Tx, fence: Fence, **columns: Any) -> Outcome:
     """A fenced write that is not a move: heartbeat, pod identity, resend."""
-    statement = (
-        update(W)
-        .where(W.c.id == fence.worker_id, W.c.epoch == fence.epoch, W.c.state.in_(sorted(fence.states)))
-        .values(**columns)
-    )
-    return Outcome.MOVED if tx.execute(statement).rowcount == 1 else Outcome.FENCED
+    return Outcome.MOVED if _write(tx, fence, columns) else Outcome.FENCED
 
 
 def mark_leaving(tx: Tx, worker_id: WorkerId, by: By) -> Outcome:
@@ -165,7 +171,7 @@ def get(tx: Tx, worker_id: WorkerId) -> Seen | None:
 
 
 def get_many(tx: Tx, worker_ids: Iterable[WorkerId]) -> dict[WorkerId, Seen]:
-    found = tx.execute(select(W).where(W.c.id.in_(list(worker_ids))))
+    found = tx.execute(select(*rows.SEEN).where(W.c.id.in_(list(worker_ids))))
     return {s.id: s for s in map(rows.seen, found)}
 
 
@@ -182,10 +188,16 @@ def get_for_update(tx: Tx, worker_id: WorkerId) -> Seen | None:
     return None if row is None else rows.seen(row)
 
 
+def slot_for_update(tx: Tx, worker_id: WorkerId) -> Slot | None:
+    """A row whose pod may be ready, with what is to be known of it then."""
+    row = tx.execute(_SLOT_LOCKED, {"id": worker_id}).one_or_none()
+    return None if row is None else Slot(row=rows.seen(row), at=row.at, has_failed=row.has_failed)
+
+
 def pick_parked(tx: Tx, org: OrgId, profile: ProfileName) -> Seen | None:
     """The org's own parked worker, the one parked last; locked, and skipped by others."""
     statement = (
-        select(W)
+        select(*rows.SEEN)
         .where(W.c.state == word(State.HOT_IDLE), W.c.org == org, W.c.profile == profile)
         .order_by(W.c.hot_idle_since.desc(), W.c.id.desc())
     )
@@ -195,7 +207,9 @@ def pick_parked(tx: Tx, org: OrgId, profile: ProfileName) -> Seen | None:
 def pick_idle(tx: Tx, profile: ProfileName) -> Seen | None:
     """The idle worker that has been ready longest; locked, and skipped by others."""
     statement = (
-        select(W).where(W.c.state == word(State.IDLE), W.c.profile == profile).order_by(W.c.ready_at, W.c.id)
+        select(*rows.SEEN)
+        .where(W.c.state == word(State.IDLE), W.c.profile == profile)
+        .order_by(W.c.ready_at, W.c.id)
     )
     return _first(tx, statement)
 
@@ -208,7 +222,9 @@ def live(
     limit: int | None = None,
 ) -> list[Seen]:
     """Rows in these states, oldest in their state first."""
-    statement = select(W).where(W.c.state.in_(words(states))).order_by(W.c.state_since, W.c.id).limit(limit)
+    statement = (
+        select(*rows.SEEN).where(W.c.state.in_(words(states))).order_by(W.c.state_since, W.c.id).limit(limit)
+    )
     if profile is not None:
         statement = statement.where(W.c.profile == profile)
     return [rows.seen(r) for r in tx.execute(statement)]
@@ -217,7 +233,7 @@ def live(
 def in_state(tx: Tx, state: State, *, older_than_s: float = 0, limit: int) -> list[Seen]:
     """At most `limit` rows that have been in one state for so long, longest first."""
     statement = (
-        select(W)
+        select(*rows.SEEN)
         .where(W.c.state == word(state), W.c.state_since <= plus(now(), -float(older_than_s)))
         .order_by(W.c.state_since, W.c.id)
         .limit(limit)
@@ -228,7 +244,7 @@ def in_state(tx: Tx, state: State, *, older_than_s: float = 0, limit: int) -> li
 def older_than(tx: Tx, seconds: float, *, limit: int) -> list[Seen]:
     """Ready and unclaimed workers of this age, oldest first."""
     statement = (
-        select(W)
+        select(*rows.SEEN)
         .where(W.c.state.in_(words(CLAIMABLE)), W.c.created_at <= plus(now(), -float(seconds)))
         .order_by(W.c.created_at, W.c.id)
         .limit(limit)
@@ -249,7 +265,7 @@ def newest_like(tx: Tx, suffix: str) -> datetime | None:
 def parked_past_end(tx: Tx, *, limit: int) -> list[Seen]:
     """Parked workers whose time is over, longest overdue first."""
     statement = (
-        select(W)
+        select(*rows.SEEN)
         .where(W.c.state == word(State.HOT_IDLE), W.c.hot_idle_until <= now())
         .order_by(W.c.hot_idle_until, W.c.id)
         .limit(limit)
@@ -260,7 +276,7 @@ def parked_past_end(tx: Tx, *, limit: int) -> list[Seen]:
 def oldest_parked(tx: Tx, org: OrgId, *, limit: int) -> list[Seen]:
     """An org's parked workers, the one parked first first."""
     statement = (
-        select(W)
+        select(*rows.SEEN)
         .where(W.c.state == word(State.HOT_IDLE), W.c.org == org)
         .order_by(W.c.hot_idle_since, W.c.id)
         .limit(limit)
@@ -271,7 +287,7 @@ def oldest_parked(tx: Tx, org: OrgId, *, limit: int) -> list[Seen]:
 def idle_since(tx: Tx, profile: ProfileName, *, older_than_s: float, limit: int) -> list[Seen]:
     """Idle workers that have waited so long, the longest first: the tail that surplus is taken from."""
     statement = (
-        select(W)
+        select(*rows.SEEN)
         .where(
             W.c.state == word(State.IDLE), W.c.profile == profile, W.c.ready_at <= plus(now(), -older_than_s)
         )
@@ -295,7 +311,7 @@ def silent_bindings(tx: Tx, *, for_s: float, limit: int) -> list[Seen]:
     # A lease starts when its worker is hot: the few claims without one are the first of the index by lease.
     unleased = (C.c.id == W.c.claim_id) & C.c.ended_at.is_(None) & C.c.lease_expires_at.is_(None)
     statement = (
-        select(W)
+        select(*rows.SEEN)
         .join(C, unleased)
         .where(W.c.state.in_(words(CLAIMED)), W.c.heartbeat_at <= plus(now(), -float(for_s)))
         .order_by(W.c.heartbeat_at, W.c.id)
@@ -307,7 +323,7 @@ def silent_bindings(tx: Tx, *, for_s: float, limit: int) -> list[Seen]:
 def unsent_slots(tx: Tx, *, older_than_s: float, limit: int) -> list[Seen]:
     """Slots without a pod whose task was sent longer ago than its budget: it got lost."""
     statement = (
-        select(W)
+        select(*rows.SEEN)
         .where(
             W.c.state == word(State.SPAWNING),
             W.c.pod_uid.is_(None),
@@ -371,3 +387,29 @@ def young_slots(tx: Tx, profile: ProfileName, *, younger_than_s: float) -> set[W
 def _first(tx: Tx, statement: Select[Any]) -> Seen | None:
     row = tx.execute(statement.limit(1).with_for_update(skip_locked=True)).one_or_none()
     return None if row is None else rows.seen(row)
+
+
+def _write(tx: Tx, fence: Fence, columns: Mapping[str, Any]) -> bool:
+    """Whether the row was still what the fence says, and is now this."""
+    worked_out = {name: value for name, value in columns.items() if isinstance(value, ClauseElement)}
+    plain = frozenset(name for name, value in worked_out.items() if isinstance(value, now))
+    statement = _fenced(plain)
+    if rest := {name: value for name, value in worked_out.items() if name not in plain}:
+        statement = statement.values(rest)
+    given = {name: value for name, value in columns.items() if name not in worked_out}
+    expected = {"was_id": fence.worker_id, "was_epoch": fence.epoch, "was_in": sorted(fence.states)}
+    return tx.execute(statement, given | expected).rowcount == 1
+
+
+@cache
+def _fenced(at_now: frozenset[str]) -> Update:
+    """The other columns are those that it is given values of when it is sent."""
+    return (
+        update(W)
+        .where(
+            W.c.id == bindparam("was_id"),
+            W.c.epoch == bindparam("was_epoch"),
+            W.c.state.in_(bindparam("was_in", expanding=True)),
+        )
+        .values(dict.fromkeys(at_now, now()))
+    )

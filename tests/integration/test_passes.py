@@ -9,12 +9,13 @@ import pytest
 from pool import batching
 from pool.drivers.port import LABEL_BUSY, NOTE_DO_NOT_DISRUPT, NOTE_ORG, Phase, PodSpec, Role, Stamp, Word
 from pool.errors import BrokenPromise, Transient
+from pool.ids import ProfileName
 from pool.keys import Keyring
 from pool.passes import PASSES
 from pool.passes.running import Run
 from pool.periods import PERIODS_S
 from pool.states import Reason, State
-from pool.store import orgs, passes, schema, suspects
+from pool.store import breakers, orgs, passes, schema, suspects
 from tests.support.world import World
 
 
@@ -415,13 +416,21 @@ def test_a_profile_whose_spawns_keep_failing_backs_off_and_holds_nobody_elses_sl
     made = [row for row in world.rows("workers") if row.profile == "bad"]
     assert len(made) == 3
     with world.store.read() as tx:
-        from pool.store import breakers
-
-        assert "pulled" in breakers.every(tx)["bad"].why  # type: ignore[index]
+        assert "pulled" in breakers.every(tx)[ProfileName("bad")].why
     assert len([w for w in world.workers(State.SPAWNING) if w.profile == "default"]) == 1
     world.pass_time(10)
     world.run_pass("reconcile_warm")
     assert len([w for w in world.workers(State.SPAWNING) if w.profile == "bad"]) == 1
+
+
+def test_a_worker_that_comes_through_clears_its_own_profile_and_no_other(world: World) -> None:
+    world.profile("big")
+    with world.store.write() as tx:
+        for profile in ("default", "big"):
+            breakers.failed(tx, ProfileName(profile), "image can not be pulled")
+    assert len(world.warm(1)) == 1
+    with world.store.read() as tx:
+        assert set(breakers.every(tx)) == {"big"}
 
 
 def test_at_the_pools_cap_surplus_then_parked_workers_give_way_to_a_waiter(world: World) -> None:

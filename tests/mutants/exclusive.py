@@ -79,8 +79,8 @@ MUTANTS: tuple[Mutant, ...] = (
         3,
         "a move does not ask whether the row is what was seen",
         "pool/store/workers.py",
-        ".where(W.c.id == fence.worker_id, W.c.epoch == fence.epoch, W.c.state.in_(sorted(fence.states)))\n        .values(state=to,",
-        ".where(W.c.id == fence.worker_id)\n        .values(state=to,",
+        'W.c.epoch == bindparam("was_epoch"),\n            W.c.state.in_(bindparam("was_in", expanding=True)),',
+        'or_(W.c.epoch >= 0, W.c.epoch == bindparam("was_epoch"), W.c.state.in_(bindparam("was_in", expanding=True))),',
         f"{STORE}::test_a_stale_holder_moves_nothing",
     ),
     broken(
@@ -119,8 +119,8 @@ MUTANTS: tuple[Mutant, ...] = (
         5,
         "any idle worker will do",
         "pool/store/workers.py",
-        "select(W).where(W.c.state == word(State.IDLE), W.c.profile == profile).order_by(W.c.ready_at, W.c.id)",
-        "select(W).where(W.c.state == word(State.IDLE)).order_by(W.c.ready_at, W.c.id)",
+        "select(*rows.SEEN).where(W.c.state == word(State.IDLE), W.c.profile == profile).order_by(W.c.ready_at, W.c.id)",
+        "select(*rows.SEEN).where(W.c.state == word(State.IDLE)).order_by(W.c.ready_at, W.c.id)",
         f"{CLAIMING}::test_a_profile_is_never_matched_by_another",
     ),
     broken(
@@ -184,8 +184,8 @@ MUTANTS: tuple[Mutant, ...] = (
         7,
         "a worker that becomes ready is warm, whoever waits",
         "pool/matching.py",
-        "    for queued in requests.queue(tx, slot.profile):",
-        "    for queued in requests.queue(tx, slot.profile)[:0]:",
+        "    waiting = requests.queue(tx, slot.profile) if requests.anyone_waiting(tx, slot.profile) else []",
+        "    waiting = requests.queue(tx, slot.profile)[:0]",
         f"{WAITING}::test_a_worker_that_becomes_ready_goes_to_a_waiter_of_any_org",
     ),
     broken(

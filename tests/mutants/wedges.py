@@ -254,6 +254,14 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{PASSES}::test_a_profile_whose_spawns_keep_failing_backs_off_and_holds_nobody_elses_slots",
     ),
     broken(
+        31,
+        "a worker that comes through clears nothing",
+        "pool/observing.py",
+        "        if slot.has_failed:\n",
+        "        if False:\n",
+        f"{PASSES}::test_a_worker_that_comes_through_clears_its_own_profile_and_no_other",
+    ),
+    broken(
         32,
         "an acquire looks at the cluster first",
         "pool/claiming.py",
