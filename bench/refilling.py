@@ -15,7 +15,7 @@ from bench.measuring import Effort, Measured, Report
 from tests.support.system import ROOT
 
 # `calls` is how many arrive in a second.
-FULL = Effort(rounds=14, calls=40, warm_up=1)
+FULL = Effort(rounds=20, calls=40, warm_up=1)
 QUICK = Effort(rounds=6, calls=40, warm_up=1)
 MOST = 1.2
 

@@ -151,6 +151,8 @@ def _on_their_way(tx: Tx, deps: Deps, name: ProfileName, pods: Pods) -> int:
     """Slots that may still become workers: the young ones, and those that find no node and are kept for a while."""
     pool = deps.settings.pool
     young = workers.young_slots(tx, name, younger_than_s=pool.stuck_cutoff_s)
+    if not pods.unschedulable:
+        return len(young)
     kept = workers.young_slots(tx, name, younger_than_s=max(pool.unschedulable_limit_s, pool.stuck_cutoff_s))
     return len(young) + sum(1 for i in kept if i in pods.unschedulable and i not in young)
 

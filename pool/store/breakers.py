@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import bindparam, delete, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from pool.backoff import Backoff
@@ -18,6 +18,7 @@ from pool.store.sql import now, plus
 # The first failures cost nothing: one bad pod is not a bad profile.
 FREE_FAILURES = 2
 PAUSES = Backoff(first_s=5.0, factor=2.0, limit_s=300.0)
+_OPEN = select(B.c.profile).where(B.c.profile == bindparam("profile"), B.c.open_until > now())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +50,7 @@ def succeeded(tx: Tx, profile: ProfileName) -> None:
 
 
 def is_open(tx: Tx, profile: ProfileName) -> bool:
-    return (
-        tx.execute(select(B.c.profile).where(B.c.profile == profile, B.c.open_until > now())).first()
-        is not None
-    )
+    return tx.execute(_OPEN, {"profile": profile}).first() is not None
 
 
 def every(tx: Tx) -> Mapping[ProfileName, Breaker]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import func, select
+from sqlalchemy import bindparam, func, select
 
 from pool.ids import ProfileName, WorkerId
 from pool.states import ENTRY, LIVE, State
@@ -15,6 +15,9 @@ from pool.store.schema import workers as W
 from pool.store.sql import now, plus, word, words
 
 _LIVE = W.c.state.in_(words(LIVE))
+_ENDS = select(func.min(W.c.revision), func.max(W.c.revision)).where(
+    _LIVE, W.c.profile == bindparam("profile")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +40,7 @@ def by_state(tx: Tx, profile: ProfileName) -> dict[tuple[str, State], int]:
 
 def others_live(tx: Tx, profile: ProfileName, wanted: str) -> bool:
     """Whether any live worker is of another build: the two ends of an index tell, however many workers there are."""
-    ends = select(func.min(W.c.revision), func.max(W.c.revision)).where(_LIVE, W.c.profile == profile)
-    return bool({*tx.execute(ends).one()} - {wanted, None})
+    return bool({*tx.execute(_ENDS, {"profile": profile}).one()} - {wanted, None})
 
 
 def has_been_ready(tx: Tx, profile: ProfileName, revision: str) -> bool:

@@ -19,6 +19,14 @@ from pool.store.sql import now as now_sql
 
 Tx = Connection
 IDLE_IN_TRANSACTION_S = 3.0
+_NOW = select(now_sql())
+# Each kind of lock has names of its own.
+_LOCK_PROFILE, _LOCK_RECONCILE, _LOCK_ORG = (
+    text(f"SELECT pg_advisory_xact_lock(hashtextextended(:k, {seed}))") for seed in (7, 8, 9)
+)
+_LOCK_PROFILE_SHARED, _LOCK_ORG_SHARED = (
+    text(f"SELECT pg_advisory_xact_lock_shared(hashtextextended(:k, {seed}))") for seed in (7, 9)
+)
 
 
 class Store:
@@ -66,7 +74,7 @@ class Store:
 
 def now(tx: Tx) -> datetime:
     """The database's time, as this statement sees it."""
-    at: datetime = tx.execute(select(now_sql())).scalar_one()
+    at: datetime = tx.execute(_NOW).scalar_one()
     return at
 
 
@@ -105,32 +113,32 @@ def connect(
 def lock_profile_shared(tx: Tx, profile: str) -> None:
     """Taken by whoever frees a worker, before he looks for waiters: frees run side by side."""
     if tx.dialect.name == "postgresql":
-        tx.execute(text("SELECT pg_advisory_xact_lock_shared(hashtextextended(:k, 7))"), {"k": profile})
+        tx.execute(_LOCK_PROFILE_SHARED, {"k": profile})
 
 
 def lock_profile(tx: Tx, profile: str) -> None:
     """Taken by whoever is about to wait, before he looks for workers: he sees every free that came before, and every
     free that comes after sees him. Without it both could look, see nothing, and miss each other."""
     if tx.dialect.name == "postgresql":
-        tx.execute(text("SELECT pg_advisory_xact_lock(hashtextextended(:k, 7))"), {"k": profile})
+        tx.execute(_LOCK_PROFILE, {"k": profile})
 
 
 def lock_org_shared(tx: Tx, org: str) -> None:
     """Taken by whoever ends a claim that counts toward a cap: the same bargain as the profile's lock, for the slot it frees."""
     if tx.dialect.name == "postgresql":
-        tx.execute(text("SELECT pg_advisory_xact_lock_shared(hashtextextended(:k, 9))"), {"k": org})
+        tx.execute(_LOCK_ORG_SHARED, {"k": org})
 
 
 def lock_org(tx: Tx, org: str) -> None:
     """Taken by whoever is about to wait at his org's cap."""
     if tx.dialect.name == "postgresql":
-        tx.execute(text("SELECT pg_advisory_xact_lock(hashtextextended(:k, 9))"), {"k": org})
+        tx.execute(_LOCK_ORG, {"k": org})
 
 
 def lock_reconcile(tx: Tx, profile: str) -> None:
     """Two runs that count demand and make slots for it go one after the other."""
     if tx.dialect.name == "postgresql":
-        tx.execute(text("SELECT pg_advisory_xact_lock(hashtextextended(:k, 8))"), {"k": profile})
+        tx.execute(_LOCK_RECONCILE, {"k": profile})
 
 
 def _postgres(url: str, call_timeout_s: int, connections: int, idle_s: float) -> Engine:

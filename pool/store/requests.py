@@ -223,18 +223,7 @@ def waiting(tx: Tx, *, limit: int = 200) -> list[dict[str, Any]]:
 
 def fresh_misses(tx: Tx, profile: ProfileName, *, fresh_s: float) -> list[RequestPk]:
     """Misses that no slot was made for yet, oldest first, locked: they are consumed with the slots."""
-    statement = (
-        select(R.c.pk)
-        .where(
-            R.c.profile == profile,
-            R.c.missed_at.is_not(None),
-            R.c.miss_consumed_at.is_(None),
-            R.c.missed_at > plus(now(), -fresh_s),
-        )
-        .order_by(R.c.missed_at, R.c.pk)
-        .with_for_update(skip_locked=True)
-    )
-    return [RequestPk(pk) for (pk,) in tx.execute(statement)]
+    return list(tx.execute(_FRESH_MISSES, {"profile": profile, "s": -float(fresh_s)}).scalars())
 
 
 def consume_misses(tx: Tx, pks: Sequence[RequestPk]) -> None:
@@ -285,6 +274,17 @@ _ANYONE = _eligible(select(R.c.pk)).limit(1)
 _HOW_MANY = _eligible(select(func.count()).select_from(R))
 _QUEUE = _in_order(_waiting_orgs())
 _SERVABLE = _in_order(_waiting_orgs().where(_with_a_worker()))
+_FRESH_MISSES = (
+    select(R.c.pk)
+    .where(
+        R.c.profile == bindparam("profile"),
+        R.c.missed_at.is_not(None),
+        R.c.miss_consumed_at.is_(None),
+        R.c.missed_at > plus(now(), bindparam("s", type_=Float())),
+    )
+    .order_by(R.c.missed_at, R.c.pk)
+    .with_for_update(skip_locked=True)
+)
 _BEFORE = (
     _eligible(select(R.c.pk))
     .where(R.c.org == bindparam("org"), R.c.pk != bindparam("pk"), R.c.created_at <= bindparam("created_at"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sqlalchemy import delete, select
+from sqlalchemy import bindparam, delete, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from pool.ids import ProfileName
@@ -12,6 +12,8 @@ from pool.settings import Profile
 from pool.store.engine import Tx
 from pool.store.schema import targets as T
 from pool.store.sql import now
+
+_OF = select(T.c.warm_target).where(T.c.profile == bindparam("profile"))
 
 
 def every(tx: Tx) -> dict[ProfileName, int]:
@@ -21,7 +23,7 @@ def every(tx: Tx) -> dict[ProfileName, int]:
 
 def of(tx: Tx, profile: Profile) -> int:
     """What is in force for this profile."""
-    found = tx.execute(select(T.c.warm_target).where(T.c.profile == profile.name)).scalar_one_or_none()
+    found = tx.execute(_OF, {"profile": profile.name}).scalar_one_or_none()
     return profile.warm_target if found is None else int(found)
 
 

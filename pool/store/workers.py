@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Select, bindparam, exists, func, insert, or_, select, update
+from sqlalchemy import Float, Select, bindparam, exists, func, insert, or_, select, update
 from sqlalchemy.sql import ClauseElement, Update
 
 from pool.ids import ClaimId, OrgId, ProfileName, WorkerId
@@ -27,6 +27,11 @@ _PARKING = {"hot_idle_since": None, "hot_idle_until": None, "parked_counted": Fa
 # Built once: to build a statement costs more than to send it.
 _BY_ID = select(*rows.SEEN).where(W.c.id == bindparam("id"))
 _BY_ID_LOCKED = _BY_ID.with_for_update()
+_OF_PROFILE = select(W.c.id).where(W.c.profile == bindparam("profile"))
+_LATELY = plus(now(), bindparam("s", type_=Float()))
+_JUST_READY = _OF_PROFILE.where(W.c.state == word(State.IDLE), W.c.ready_at > _LATELY)
+_YOUNG_SLOTS = _OF_PROFILE.where(W.c.state == word(State.SPAWNING), W.c.state_since > _LATELY)
+_SLOTS = insert(W).values(dict.fromkeys(("created_at", "state_since", "sent_at"), now()))
 _SLOT_LOCKED = _BY_ID_LOCKED.add_columns(
     now().label("at"), exists().where(B.c.profile == W.c.profile).label("has_failed")
 ).with_for_update(of=W)
@@ -90,8 +95,7 @@ def insert_slots(tx: Tx, profile: Profile, revision: str, ids: Sequence[WorkerId
         "moved_by": by.who,
         "moved_why": by.why,
     }
-    stamps = {"created_at": now(), "state_since": now(), "sent_at": now()}
-    tx.execute(insert(W).values([shape | stamps | {"id": i} for i in ids]))
+    tx.execute(_SLOTS, [shape | {"id": i} for i in ids])
 
 
 def move(tx: Tx, fence: Fence, to: State, by: By, **columns: Any) -> Outcome:
@@ -368,20 +372,12 @@ def ids_in_state(tx: Tx, profile: ProfileName, state: State) -> list[WorkerId]:
 
 def just_ready(tx: Tx, profile: ProfileName, *, within_s: float) -> set[WorkerId]:
     """Idle workers that became ready no longer ago than this."""
-    statement = select(W.c.id).where(
-        W.c.profile == profile, W.c.state == word(State.IDLE), W.c.ready_at > plus(now(), -within_s)
-    )
-    return {WorkerId(i) for (i,) in tx.execute(statement)}
+    return set(tx.execute(_JUST_READY, {"profile": profile, "s": -float(within_s)}).scalars())
 
 
 def young_slots(tx: Tx, profile: ProfileName, *, younger_than_s: float) -> set[WorkerId]:
     """Slots that are not older than this."""
-    statement = select(W.c.id).where(
-        W.c.profile == profile,
-        W.c.state == word(State.SPAWNING),
-        W.c.state_since > plus(now(), -float(younger_than_s)),
-    )
-    return {WorkerId(i) for (i,) in tx.execute(statement)}
+    return set(tx.execute(_YOUNG_SLOTS, {"profile": profile, "s": -float(younger_than_s)}).scalars())
 
 
 def _first(tx: Tx, statement: Select[Any]) -> Seen | None:

@@ -79,10 +79,10 @@ def collected(store: Store) -> Iterator[Statements]:
     """Every statement that is sent meanwhile, once, with the parameters it was first sent with."""
     found: Statements = {}
 
-    def note(_c: Any, _cursor: Any, statement: str, parameters: Any, _context: Any, _many: bool) -> None:
+    def note(_c: Any, _cursor: Any, statement: str, parameters: Any, _context: Any, many: bool) -> None:
         # The function of the common case plans by itself, and is forbidden to read a table as a whole.
         if "warmpool_serve" not in statement:
-            found.setdefault(statement, parameters)
+            found.setdefault(statement, parameters[0] if many else parameters)
 
     event.listen(store.engine, "before_cursor_execute", note)
     yield found

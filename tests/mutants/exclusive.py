@@ -119,8 +119,8 @@ MUTANTS: tuple[Mutant, ...] = (
         5,
         "any idle worker will do",
         "pool/store/workers.py",
-        "select(*rows.SEEN).where(W.c.state == word(State.IDLE), W.c.profile == profile).order_by(W.c.ready_at, W.c.id)",
-        "select(*rows.SEEN).where(W.c.state == word(State.IDLE)).order_by(W.c.ready_at, W.c.id)",
+        ".where(W.c.state == word(State.IDLE), W.c.profile == profile)\n        .order_by(W.c.ready_at, W.c.id)",
+        ".where(W.c.state == word(State.IDLE))\n        .order_by(W.c.ready_at, W.c.id)",
         f"{CLAIMING}::test_a_profile_is_never_matched_by_another",
     ),
     broken(
