@@ -316,6 +316,7 @@ def test_the_deadline_in_the_update_is_missed(sqlite_store: Store, monkeypatch: 
 
     monkeypatch.setattr(requests, "_eligible", eligible)
     # What was built with the fence is built again without it.
+    monkeypatch.setattr(requests, "_ANYONE", eligible(select(R.c.pk)).limit(1))
     monkeypatch.setattr(requests, "_QUEUE", requests._in_order(requests._waiting_orgs()))
     monkeypatch.setattr(requests, "_NEXT", eligible(select(R)).where(R.c.org == bindparam("org")).limit(1))
     monkeypatch.setattr(requests, "_in_time", lambda: R.c.pk.is_not(None))
