@@ -39,13 +39,13 @@ class Load:
         each = BURST // PROCESSES
         self._keep(f"burst of {BURST}", self._run([[0.0] * each for _ in self.callers], each))
 
-    def poisson(self, rate: float, seed: int) -> None:
+    def poisson(self, rate: float, seed: int, over_s: float = OVER_S) -> None:
         """Arrivals that do not wait for each other."""
         dice = random.Random(seed)
         plans = []
         for _ in self.callers:
             at, plan = 0.0, []
-            while (at := at + dice.expovariate(rate / PROCESSES)) < OVER_S:
+            while (at := at + dice.expovariate(rate / PROCESSES)) < over_s:
                 plan.append(at)
             plans.append(plan)
         self._keep(f"{rate:g} a second", self._run(plans, CLIENTS // PROCESSES))
