@@ -90,7 +90,7 @@ def _builds(tx: Tx, deps: Deps, profile: Profile, usable: Collection[str]) -> pl
     pool, name, wanted = deps.settings.pool, ProfileName(profile.name), profiles.revision(profile)
     counts = builds.by_state(tx, name)
     idle = [(w, revision) for w, revision in builds.of_idle(tx, name) if w in usable]
-    fresh = builds.fresh(tx, name, ready_s=pool.rollout_ready_s)
+    fresh = workers.just_ready(tx, name, within_s=pool.rollout_ready_s)
     new = [w for w, revision in idle if revision == wanted]
     old = {s: sum(n for (r, at), n in counts.items() if at is s and r != wanted) for s in State}
     known = rollouts.get(tx, name)

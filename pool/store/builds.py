@@ -12,7 +12,7 @@ from pool.ids import ProfileName, WorkerId
 from pool.states import ENTRY, LIVE, State
 from pool.store.engine import Tx
 from pool.store.schema import workers as W
-from pool.store.sql import now, plus, word, words
+from pool.store.sql import word, words
 
 _LIVE = W.c.state.in_(words(LIVE))
 _ENDS = select(func.min(W.c.revision), func.max(W.c.revision)).where(
@@ -49,14 +49,6 @@ def has_been_ready(tx: Tx, profile: ProfileName, revision: str) -> bool:
         _LIVE, W.c.profile == profile, W.c.revision == revision, W.c.ready_at.is_not(None)
     )
     return tx.execute(statement.order_by(W.c.id).limit(1)).first() is not None
-
-
-def fresh(tx: Tx, profile: ProfileName, *, ready_s: float) -> set[WorkerId]:
-    """Idle workers that have not been ready for so long yet."""
-    statement = select(W.c.id).where(
-        W.c.profile == profile, W.c.state == word(State.IDLE), W.c.ready_at > plus(now(), -float(ready_s))
-    )
-    return set(tx.execute(statement).scalars())
 
 
 def of_idle(tx: Tx, profile: ProfileName) -> Iterator[tuple[WorkerId, str]]:

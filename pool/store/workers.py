@@ -34,7 +34,7 @@ _YOUNG_SLOTS = _OF_PROFILE.where(W.c.state == word(State.SPAWNING), W.c.state_si
 _SLOTS = insert(W).values(dict.fromkeys(("created_at", "state_since", "sent_at"), now()))
 _SLOT_LOCKED = _BY_ID_LOCKED.add_columns(
     now().label("at"), exists().where(B.c.profile == W.c.profile).label("has_failed")
-).with_for_update(of=W)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -387,12 +387,11 @@ def _first(tx: Tx, statement: Select[Any]) -> Seen | None:
 
 def _write(tx: Tx, fence: Fence, columns: Mapping[str, Any]) -> bool:
     """Whether the row was still what the fence says, and is now this."""
-    worked_out = {name: value for name, value in columns.items() if isinstance(value, ClauseElement)}
-    plain = frozenset(name for name, value in worked_out.items() if isinstance(value, now))
-    statement = _fenced(plain)
-    if rest := {name: value for name, value in worked_out.items() if name not in plain}:
-        statement = statement.values(rest)
-    given = {name: value for name, value in columns.items() if name not in worked_out}
+    at_now = frozenset(name for name, value in columns.items() if isinstance(value, now))
+    others = {name: value for name, value in columns.items() if name not in at_now}
+    worked_out = {name: value for name, value in others.items() if isinstance(value, ClauseElement)}
+    given = {name: value for name, value in others.items() if name not in worked_out}
+    statement = _fenced(at_now).values(worked_out) if worked_out else _fenced(at_now)
     expected = {"was_id": fence.worker_id, "was_epoch": fence.epoch, "was_in": sorted(fence.states)}
     return tx.execute(statement, given | expected).rowcount == 1
 
