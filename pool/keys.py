@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pool import signing, tokens
 from pool.errors import Transient
 from pool.ids import WorkerId
-from pool.signing import OrgKey
+from pool.signing import InternalTasks, OrgKey
 
 _MARKED = re.compile(r".*-k([0-9a-f]{6})")
 
@@ -63,6 +63,10 @@ class Keyring:
     def org_secrets(self, org: str, version: int) -> list[str]:
         """What an org may have been given."""
         return [signing.org_key(master, org, version).secret for master in self.honoured]
+
+    def internal_tasks(self) -> InternalTasks:
+        """What signs and checks the control plane's own tasks."""
+        return InternalTasks.of(self.honoured)
 
     def _master(self, worker_id: WorkerId) -> bytes | None:
         marked = _MARKED.fullmatch(worker_id)

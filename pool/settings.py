@@ -42,6 +42,13 @@ class PoolSettings:
         default=False, doc="every org has a queue and reply keys of its own; needs signed_requests"
     )
 
+    message_limit_bytes: int = _opt(
+        1_000_000,
+        "Largest message that a caller may send, in bytes. Larger ones are dropped.",
+        least=10_000,
+        most=100_000_000,
+    )
+
     max_workers: int = _opt(0, "most live workers, slots included; 0 = no cap", least=0)
     hot_idle_ttl_s: int = _opt(60, "how long a released worker stays with its org by default", least=0)
     hot_idle_ttl_max_s: int = _opt(86_400, "longest such time that a call or an org may ask for", least=0)
@@ -90,9 +97,6 @@ class PoolSettings:
         most=65_535,
     )
     metrics_host: str = _opt("127.0.0.1", "the address it serves them on; 0.0.0.0 in a container")
-    lane: bool = _opt(
-        default=True, doc="acquire workers serve what has gathered together; off: each call is a Celery task"
-    )
     events: bool = _opt(default=True, doc="send Celery task events, so that Flower sees what happens")
     headroom: int = _opt(0, "worker-sized placeholder pods; 0 = none", least=0)
 

@@ -85,7 +85,7 @@ def _work(app: WarmpoolApp, role: str) -> NoReturn:
 
     worker = app.Worker(
         hostname=f"{role}@{socket.gethostname()}",
-        queues=consumed(role, lane=app.settings.pool.lane),
+        queues=consumed(role),
         pool_cls="threads",
         concurrency=app.threads,
         loglevel="INFO",
@@ -93,7 +93,7 @@ def _work(app: WarmpoolApp, role: str) -> NoReturn:
         without_gossip=True,
         without_mingle=True,
     )
-    if role == "acquire" and app.settings.pool.lane:
+    if role == "acquire":
         import tasks.lane  # noqa: F401 - with the rest
     _keep_what_is_here()
     worker.start()

@@ -9,17 +9,19 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery
+from celery.result import AsyncResult
 
 from pool import config, wiring
 from pool.clock import SystemClock
 from pool.deps import Deps
-from pool.ids import RequestPk
+from pool.ids import RequestPk, new_task_id
 from pool.metrics import Metrics, serving
 from pool.settings import Settings
+from pool.signing import INTERNAL_HEADER, Asked, InternalTasks
 from pool.store import requests
 from tasks.background import Gathering, Timers
 from tasks.broker import CeleryBroker
-from tasks.options import celery_options
+from tasks.options import LANE, ROUTES, celery_options
 from tasks.proving import Prover, journal
 from tasks.tenants import Tenants
 
@@ -60,7 +62,12 @@ class WarmpoolApp(Celery):
 
     @cached_property
     def pool_broker(self) -> CeleryBroker:
-        return CeleryBroker(self, self.settings, self.timers)
+        return CeleryBroker(self, self.settings, self.timers, self.internal_tasks.sign)
+
+    @cached_property
+    def internal_tasks(self) -> InternalTasks:
+        """Signs and checks what the control plane sends itself."""
+        return config.keyring(self.settings).internal_tasks()
 
     @cached_property
     def deps(self) -> Deps:
@@ -98,12 +105,29 @@ class WarmpoolApp(Celery):
         """Requests that were refused because of their signature, journalled together."""
         return Gathering(self.timers, _REFUSALS_WITHIN_S, lambda refused: journal(self, refused))
 
+    def send_task(  # type: ignore[override]
+        self,
+        name: str,
+        args: Any = None,
+        kwargs: Any = None,
+        **options: Any,
+    ) -> AsyncResult[Any]:
+        """As Celery does. Tasks of the control plane are signed, so that its workers carry them out."""
+        if ROUTES.get(name, LANE) != LANE:
+            options["task_id"] = options.get("task_id") or new_task_id()
+            asked = Asked(
+                task=name, task_id=options["task_id"], address="", args=args or (), kwargs=kwargs or {}
+            )
+            headers = options.get("headers") or {}
+            options["headers"] = {**headers, INTERNAL_HEADER: self.internal_tasks.sign(asked)}
+        return super().send_task(name, args, kwargs, **options)
+
     def _mark(self, pks: list[Any]) -> None:
         with self.deps.store.write() as tx:
             requests.mark_replied(tx, [RequestPk(pk) for pk in pks])
 
 
-app = WarmpoolApp("warmpool", include=["tasks.claims", "tasks.fleet", "tasks.passes", "tasks.serving"])
+app = WarmpoolApp("warmpool", include=["tasks.fleet", "tasks.passes", "tasks.serving"])
 
 
 @app.on_configure.connect

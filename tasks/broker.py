@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from pool.errors import Transient
 from pool.ids import ProfileName, new_task_id
 from pool.records import ReplyTo
 from pool.settings import Settings
+from pool.signing import INTERNAL_HEADER, Asked
 from tasks.background import Gathering, Outbox, Timers
 from tasks.events import Told, Watchers
 from tasks.options import ROUTES
@@ -28,7 +29,6 @@ from tasks.replies import Answered
 from tasks.wire import Wire
 
 if TYPE_CHECKING:
-    from tasks.letters import Letter
     from tasks.mailbox import Post
 
 log = structlog.get_logger(__name__)
@@ -49,8 +49,11 @@ class Sending:
 class CeleryBroker:
     """Sends in the background, replies at once."""
 
-    def __init__(self, app: Celery, settings: Settings, timers: Timers) -> None:
+    def __init__(
+        self, app: Celery, settings: Settings, timers: Timers, signs: Callable[[Asked], str]
+    ) -> None:
         self._app = app
+        self._signs = signs
         self._outbox = Outbox("outbox", self._deal)
         self._nudges = Gathering(timers, NUDGES_WITHIN_S, self._send_refills)
         self._wire = Wire(config.broker_url(settings))
@@ -77,11 +80,7 @@ class CeleryBroker:
     def tell_served(self, posts: Sequence[Post]) -> None:
         """Let Flower see what the lane has done."""
         if self._app.conf.worker_send_task_events:
-            self._tell([told for post in posts for told in Told.served(post.taken.letter, post.answer)])
-
-    def tell_failed(self, letter: Letter, exc: Exception) -> None:
-        """Let Flower see what the lane could not do."""
-        self._tell(Told.failed(letter, exc))
+            self._tell([told for post in posts for told in Told.served(post)])
 
     def close(self) -> None:
         """Send what is left."""
@@ -114,7 +113,8 @@ class CeleryBroker:
                 origin=self._origin,
                 queue=queue,
             )
-            queues[queue].append(message.encoded(task_id))
+            asked = Asked(task=message.task, task_id=task_id, address="", args=(), kwargs=message.kwargs)
+            queues[queue].append(message.encoded(task_id, {INTERNAL_HEADER: self._signs(asked)}))
         if not queues:
             return
         commands = [("LPUSH", queue, *messages) for queue, messages in queues.items()]

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future
 from typing import TYPE_CHECKING
 
-from pool.signing import queue_of
-from tasks.letters import Letter
+from pool.signing import INTERNAL_HEADER, Trouble, queue_of
+from tasks.letters import CANARY, Letter
 from tasks.mailbox import NOT_ASKED, Post, Taken
 from tasks.options import LANE
 from tasks.proving import OPEN, Proven, Unproven
@@ -17,6 +17,9 @@ from tasks.tenants import FRESH_S
 
 if TYPE_CHECKING:
     from tasks.app import WarmpoolApp
+
+# Refusals a second that are answered, of requests that are not believed.
+MOST_TOLD_A_SECOND = 100
 
 
 class Desk:
@@ -27,6 +30,7 @@ class Desk:
         self._threads = threads
         self._per_org = app.settings.pool.queue_per_org
         self._reading: Future[None] | None = None
+        self._telling_since, self._told = 0.0, 0
 
     def queues(self) -> list[str]:
         """What is to be read now: the common queue, and with a queue for each org all of theirs. `Transient` if the orgs were never read and can not be."""
@@ -37,6 +41,10 @@ class Desk:
 
     def proven(self, letter: Letter, now_s: float) -> Proven | Unproven:
         prover = self._app.prover
+        if letter.task == CANARY:
+            if self._app.internal_tasks.accepts(letter.headers.get(INTERNAL_HEADER), letter.asked):
+                return NOT_ASKED
+            return prover.refusal(Trouble.NOT_INTERNAL, letter.asked, letter.headers, told=False)
         return prover.prove(letter.asked, letter.headers, now_s) if prover.is_on else NOT_ASKED
 
     def unspent(self, taken: Sequence[Taken], said: Mapping[str, str]) -> tuple[list[Taken], list[Post]]:
@@ -57,8 +65,16 @@ class Desk:
     def refused(self, taken: Taken, why: Unproven) -> list[Post]:
         """What goes out for one that is not served; it is written down."""
         self._app.prover.write_down(why)
-        answer = Answered(why.answer.as_dict()) if why.told else None
+        answer = Answered(why.answer.as_dict()) if why.told and self._may_tell() else None
         return [Post(taken=Taken(letter=taken.letter, tag=taken.tag), answer=answer, spare=True)]
+
+    def _may_tell(self) -> bool:
+        """Each answer is a key in Redis: under a flood most of those who are not believed get none."""
+        now = self._app.deps.clock.monotonic()
+        if now - self._telling_since >= 1.0:
+            self._telling_since, self._told = now, 0
+        self._told += 1
+        return self._told <= MOST_TOLD_A_SECOND
 
     def _keep_up(self) -> None:
         tenants = self._app.tenants

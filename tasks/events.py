@@ -17,6 +17,7 @@ from tasks.replies import Answered
 
 if TYPE_CHECKING:
     from tasks.letters import Letter
+    from tasks.mailbox import Post
 
 log = structlog.get_logger(__name__)
 
@@ -36,15 +37,16 @@ class Told:
         return cls("task-succeeded", {"uuid": task_id, "result": repr(answer), "runtime": 0.0})
 
     @classmethod
-    def served(cls, letter: Letter, answer: Answered | None) -> list[Told]:
-        """The life of a task in the lane. Without an answer it is still open."""
-        begun = cls._begun(letter)
-        return begun if answer is None else [*begun, cls.succeeded(letter.task_id, answer)]
-
-    @classmethod
-    def failed(cls, letter: Letter, exc: Exception) -> list[Told]:
-        told = cls("task-failed", {"uuid": letter.task_id, "exception": repr(exc), "traceback": ""})
-        return [*cls._begun(letter), told]
+    def served(cls, post: Post) -> list[Told]:
+        """The life of a task in the lane, as far as it has come."""
+        letter = post.taken.letter
+        told = cls._begun(letter)
+        if post.answer is not None:
+            told.append(cls.succeeded(letter.task_id, post.answer))
+        elif post.failure is not None:
+            raised = {"uuid": letter.task_id, "exception": repr(post.failure.exc), "traceback": ""}
+            told.append(cls("task-failed", raised))
+        return told
 
     @classmethod
     def _begun(cls, letter: Letter) -> list[Told]:

@@ -1,38 +1,41 @@
 """The lane: what callers send is taken in the worker's own loop, many messages at a time, and whatever has come together is decided
 in one statement and one commit. It never waits for a batch to fill: while one is being decided, the next one gathers in Redis.
 
-What is not of the common case goes to threads of its own and delays nobody. What is not even plain goes to Celery's consumer. Nothing
-that arrives ends the lane; while Redis or the database is away it tries again until it is told to end.
+What is not of the common case goes to threads that orgs share, and delays no other org. Nothing that arrives ends the lane or costs another
+caller its answer; while Redis or the database is away it tries again until the process stops.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, TypeGuard
 
 import structlog
-from celery.app.task import Context
+from celery.exceptions import TaskRevokedError
 from redis.exceptions import RedisError
 
 from pool import answering, batching, config
 from pool.after import After
 from pool.backoff import Backoff
 from pool.batching import Asking, Decided
-from pool.contract import RefusedAnswer, Release, Renew
+from pool.contract import Cancel, RefusedAnswer, Release, Renew
 from pool.errors import BrokenPromise, InvalidInput, Transient
 from pool.records import ReplyTo
 from pool.states import Reason
 from pool.store.line import Line
 from tasks.calls import Call, carried_out, parsed, patiently, told
+from tasks.delaying import MOST_S, Delayed
 from tasks.desk import Desk
-from tasks.letters import Letter, read
-from tasks.mailbox import Mailbox, Post, Taken
+from tasks.letters import Letter, Unread, Unreadable, read
+from tasks.mailbox import Failure, Mailbox, Post, Taken
 from tasks.proving import ForeignOrg, Proven, Unproven
 from tasks.replies import Answered
+from tasks.sharing import SharedThreads
 
 if TYPE_CHECKING:
     from tasks.app import WarmpoolApp
@@ -40,8 +43,12 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 MOST_AT_ONCE = 100
-# So many may be on their way through the general path; beyond that messages stay in Redis, where other workers can take them.
-MOST_OPEN = 1000
+# Calls that may be on their way through the general path; beyond that messages stay in Redis, where other workers can take them. No org may have
+# more than its part of them: its further calls are answered as during an outage, so that its callers ask again later.
+MOST_OPEN = 10_000
+MOST_OPEN_OF_AN_ORG = 1000
+# Seconds between two log lines about messages that were dropped.
+_LOG_EVERY_S = 1.0
 # A turn takes a moment, and with the database away as long as a call to it may; a lane without one for this long is stuck.
 STUCK_S = 60.0
 _JOIN_S = 30.0
@@ -54,14 +61,21 @@ class Lane:
     def __init__(self, app: WarmpoolApp) -> None:
         self._app = app
         self._deps = app.deps
-        self._mailbox = Mailbox(config.broker_url(app.settings), app=app)
+        self._limit_bytes = app.settings.pool.message_limit_bytes
+        self._mailbox = Mailbox(config.broker_url(app.settings), app=app, limit_bytes=self._limit_bytes)
         self._line = Line(app.deps.store) if app.deps.store.is_postgres else None
-        self._threads = ThreadPoolExecutor(app.threads, thread_name_prefix="at-length")
-        self._desk = Desk(app, self._threads)
+        self._threads = SharedThreads(app.threads, most_in_hand=MOST_OPEN_OF_AN_ORG)
+        self._aside = ThreadPoolExecutor(2, thread_name_prefix="aside")
+        self._desk = Desk(app, self._aside)
+        self._delayed = Delayed(app.deps.clock)
+        self._dropped: Counter[str] = Counter()
+        for why in Unread:
+            app.deps.metrics.messages_refused.labels(str(why))
+        self._logged_at = -_LOG_EVERY_S
+        self._now_s = 0.0
         self._open = 0
         self._fewer = threading.Condition()
         self._unposted: list[Post] = []
-        self._unread: list[bytes] = []
         self._unkept: list[tuple[Letter, Proven]] = []
         self._turned_at = self._deps.clock.monotonic()
         self._thread = threading.Thread(target=self._run, name="lane", daemon=True)
@@ -76,7 +90,8 @@ class Lane:
     def close(self) -> None:
         """Once the app is stopping: what is in hand is finished or handed back."""
         self._thread.join(_JOIN_S)
-        self._threads.shutdown(wait=True)
+        self._threads.shutdown()
+        self._aside.shutdown(wait=True)
         if self._line is not None:
             self._line.close()
         self._mailbox.close()
@@ -95,8 +110,9 @@ class Lane:
                 log.exception("lane_stumbled")
                 self._deps.clock.wait(self._app.stopping, next(pauses))
         with contextlib.suppress(RedisError, OSError):
-            if self._unkept:
-                self._mailbox.hand_back([Taken(letter=letter) for letter, _ in self._unkept])
+            back = [Taken(letter=letter) for letter, _ in self._unkept] + self._delayed.everything()
+            if back:
+                self._mailbox.hand_back(back)
             self._post([])
 
     def _turn(self) -> None:
@@ -105,34 +121,59 @@ class Lane:
         self._wait_for_room()
         if not self._unkept:
             self._take()
-        if self._unkept:
-            self._serve(self._kept())
-        if self._unread:
-            self._mailbox.forward(self._unread)
-            self._unread.clear()
+        posts: list[Post] = []
+        fresh = self._in_time(self._kept(posts), posts) if self._unkept else []
+        fresh += self._delayed.due()
+        if fresh or posts:
+            self._serve(fresh, posts)
+        self._log_dropped()
 
     def _take(self) -> None:
         refused: list[Post] = []
         came = self._mailbox.take(MOST_AT_ONCE, self._desk.queues())
+        self._now_s = came.now_s
+        self._drop(Unread.TOO_LARGE, came.too_large)
         for raw in came.messages:
-            letter = read(raw)
-            if letter is None:
-                self._unread.append(raw)
-                continue
-            proven = self._desk.proven(letter, came.now_s)
-            if isinstance(proven, Proven):
-                self._unkept.append((letter, proven))
-            else:
-                refused += self._desk.refused(Taken(letter=letter), proven)
+            try:
+                refused += self._admit(raw)
+            except Exception:  # one message's trouble, whatever it is, is its own
+                log.exception("message_not_read")
+                self._drop(Unread.ERROR)
         if refused:
             self._post(refused)
 
-    def _kept(self) -> list[Taken]:
+    def _admit(self, raw: bytes) -> list[Post]:
+        """Check one message. It is dropped, refused with what this returns, or is to be served."""
+        letter = read(raw, self._limit_bytes)
+        if isinstance(letter, Unreadable):
+            self._drop(letter.why)
+            return []
+        proven = self._desk.proven(letter, self._now_s)
+        if isinstance(proven, Unproven):
+            return self._desk.refused(Taken(letter=letter), proven)
+        if letter.objection:
+            return [_invalid(Taken(letter=letter, proven=proven), letter.objection)]
+        self._unkept.append((letter, proven))
+        return []
+
+    def _drop(self, why: Unread, count: int = 1) -> None:
+        if count:
+            self._deps.metrics.messages_refused.labels(str(why)).inc(count)
+            self._dropped[str(why)] += count
+
+    def _log_dropped(self) -> None:
+        now = self._deps.clock.monotonic()
+        if self._dropped and now - self._logged_at >= _LOG_EVERY_S:
+            log.warning("messages_dropped", **self._dropped)
+            self._dropped.clear()
+            self._logged_at = now
+
+    def _kept(self, posts: list[Post]) -> list[Taken]:
         """Those that may be served. If the broker can not be asked whether one of them was served before, they are asked for again in a later
         turn; with requests that are not signed there is nothing to ask."""
         letters = self._unkept
         try:
-            taken, said = self._mailbox.keep(letters)
+            taken, said = self._mailbox.keep(letters, self._now_s)
         except (RedisError, OSError) as exc:
             if self._app.prover.is_on:
                 raise
@@ -140,16 +181,44 @@ class Lane:
             taken, said = [Taken(letter=letter) for letter, _ in letters], {}
         self._unkept = []
         fresh, refused = self._desk.unspent(taken, said)
-        if refused:
-            self._post(refused)
+        posts += refused
         return fresh
 
-    def _serve(self, taken: Sequence[Taken]) -> None:
+    def _in_time(self, taken: list[Taken], posts: list[Post]) -> list[Taken]:
+        """Those that are to be carried out now. The others wait for their time or, past it, are given up, as Celery does; both are by this host's
+        clock."""
+        if not any(t.letter.eta or t.letter.expires for t in taken):
+            return taken
+        now, fresh = self._app.now(), []
+        for each in taken:
+            letter = each.letter
+            if letter.expires is not None and letter.expires <= now:
+                posts.append(Post(taken=each, failure=Failure("REVOKED", TaskRevokedError("expired"))))
+            elif letter.eta is None or letter.eta <= now:
+                fresh.append(each)
+            elif objection := self._delay(each, (letter.eta - now).total_seconds()):
+                posts.append(_invalid(each, objection))
+        return fresh
+
+    def _delay(self, taken: Taken, delay_s: float) -> str:
+        """Keep it until its time; why not, if it cannot be kept."""
+        if delay_s > MOST_S:
+            return (
+                f"eta: {delay_s:.0f} s ahead is above the maximum of {MOST_S}; send the task when it is due"
+            )
+        if not self._delayed.add(taken, delay_s):
+            return "eta: too many delayed calls are in hand; send the task when it is due"
+        return ""
+
+    def _serve(self, taken: Sequence[Taken], posts: list[Post]) -> None:
         """Answer what can be answered at once; the rest goes to the threads."""
-        posts: list[Post] = []
         asked: list[tuple[Taken, Call]] = []
         for each in taken:
-            call = self._parsed(each)
+            try:
+                call = self._parsed(each)
+            except Exception as exc:  # noqa: BLE001 - one call's trouble is its own
+                posts.append(self._failed(each, exc))
+                continue
             if isinstance(call, Unproven):
                 posts += self._desk.refused(each, call)
             elif isinstance(call, RefusedAnswer):
@@ -158,16 +227,24 @@ class Lane:
                 asked.append((each, call))
         decided, after = self._decided([call for _, call in asked])
         for (each, call), what in zip(asked, decided, strict=True):
-            if what is None:
-                self._at_length(each, call)
-            else:
+            if what is not None:
                 posts.append(Post(taken=each, answer=told(self._app, what)))
+            elif not self._at_length(each, call):
+                posts.append(
+                    self._failed(each, Transient("this org has too many calls in hand; ask again later"))
+                )
         try:
             self._post(posts)
         finally:
             after.send(self._deps)
             if after.freed:
-                self._threads.submit(answering.carry_out, self._deps, After(freed=after.freed))
+                self._aside.submit(self._match, After(freed=after.freed))
+
+    def _match(self, after: After) -> None:
+        try:
+            answering.carry_out(self._deps, after)
+        except Exception:  # the pass matches what is left
+            log.exception("matching_left_to_the_pass")
 
     def _parsed(self, taken: Taken) -> Call | RefusedAnswer | Unproven:
         letter, proven = taken.letter, taken.proven
@@ -193,46 +270,47 @@ class Lane:
         places = iter(found)
         return [next(places) if _is_batched(call) else None for call in calls], after
 
-    def _at_length(self, taken: Taken, call: Call) -> None:
+    def _at_length(self, taken: Taken, call: Call) -> bool:
+        """Have the threads carry it out; False if its org has as many calls in hand as it may have."""
         with self._fewer:
             self._open += 1
-        self._threads.submit(self._carry_out, taken, call)
+        if self._threads.submit(_whose(taken, call), partial(self._carry_out, taken, call)):
+            return True
+        self._closed_one()
+        return False
+
+    def _closed_one(self) -> None:
+        with self._fewer:
+            self._open -= 1
+            self._fewer.notify()
 
     def _carry_out(self, taken: Taken, call: Call) -> None:
         """One call by the general path. Whatever it raises is told to its caller and to nobody else."""
         try:
             if self._app.stopping.is_set():
                 self._mailbox.hand_back([taken])
-            else:
+                return
+            try:
                 answer = patiently(self._app, partial(carried_out, self._app, call))
-                self._post([Post(taken=taken, answer=answer)])
+                post = Post(taken=taken, answer=answer)
+            except Exception as exc:  # noqa: BLE001 - as Celery does for a task
+                if self._app.stopping.is_set() and isinstance(exc, Transient):
+                    self._mailbox.hand_back([taken])  # another process carries it out
+                    return
+                post = self._failed(taken, exc)
+            self._post([post])
         except (RedisError, OSError) as exc:
             log.warning("answer_not_posted", task_id=taken.letter.task_id, cause=str(exc))
-        except Exception as exc:  # noqa: BLE001 - as Celery does for a task
-            self._fail(taken, exc)
         finally:
-            with self._fewer:
-                self._open -= 1
-                self._fewer.notify()
+            self._closed_one()
 
-    def _fail(self, taken: Taken, exc: Exception) -> None:
-        """As Celery would tell it; a process that is about to end leaves the call to another."""
+    def _failed(self, taken: Taken, exc: Exception) -> Post:
+        """What Celery stores for a task that raised."""
         letter = taken.letter
         log.error(
             "call_failed", task=letter.task, task_id=letter.task_id, cause=f"{type(exc).__name__}: {exc}"
         )
-        try:
-            if self._app.stopping.is_set() and isinstance(exc, Transient):
-                self._mailbox.hand_back([taken])
-                return
-            if letter.wants_result:
-                self._app.backend.store_result(
-                    letter.task_id, exc, "FAILURE", request=Context(reply_to=letter.address)
-                )
-            self._mailbox.post([Post(taken=taken, answer=None)])
-        except Exception as also:  # noqa: BLE001 - then it is delivered again
-            log.warning("failure_not_told", task_id=letter.task_id, cause=str(also))
-        self._app.pool_broker.tell_failed(letter, exc)
+        return Post(taken=taken, failure=Failure("FAILURE", exc))
 
     def _post(self, posts: list[Post]) -> None:
         """What can not be posted now is posted by a later turn; until then it is not marked as delivered."""
@@ -256,6 +334,25 @@ class Lane:
             while self._open >= MOST_OPEN and not self._app.stopping.is_set():
                 self._fewer.wait(0.2)
                 self._turned_at = self._deps.clock.monotonic()
+
+
+def _invalid(taken: Taken, objection: str) -> Post:
+    answer = RefusedAnswer(reason=Reason.INVALID, detail=objection)
+    return Post(taken=taken, answer=Answered(answer.as_dict()))
+
+
+def _whose(taken: Taken, call: Call) -> str:
+    """The org that a call is of, as far as is known without asking the table."""
+    if taken.proven.org is not None:
+        return taken.proven.org
+    match call:
+        case Asking(asked=asked):
+            return asked.org
+        case Cancel(org=org):
+            return org
+        case Release(claim_id=claim_id):
+            return claim_id
+    return taken.letter.task_id
 
 
 def _is_batched(call: Call) -> TypeGuard[Asking | Release | Renew]:

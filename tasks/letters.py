@@ -1,7 +1,7 @@
-"""Messages of the queue `acquire` as the lane reads them. Pure.
+"""Messages of the queues that callers write to, bounded and checked before anything else sees them. Pure.
 
-Only what is plain is read here: a task that callers use, with JSON arguments, to be carried out now, and with nothing to follow. Anything
-else, the malformed included, is left to Celery's own consumer, which knows what to do with it.
+A message that cannot be read, or has no usable id, is `Unreadable`: it is dropped and counted. One that can be read but asks for what is
+not served here is a `Letter` with an objection: its caller is answered `invalid` if the caller may be answered at all.
 """
 
 from __future__ import annotations
@@ -9,22 +9,51 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, TypeGuard
 
-from pool.signing import Asked
-from tasks.replies import REPLY_PREFIX
+from pool.signing import HEADER, INTERNAL_HEADER, REPLY_PREFIX, Asked
 
-TASKS = frozenset({"pool.acquire", "pool.renew", "pool.release", "pool.cancel", "pool.canary"})
-# Headers that ask for what only Celery does.
-_UNUSUAL = ("eta", "expires", "compression", "group", "retries")
+CANARY = "pool.canary"
+TASKS = frozenset({"pool.acquire", "pool.renew", "pool.release", "pool.cancel", CANARY})
+MOST_LEVELS = 32
+MOST_DIGITS = 20
+MOST_TEXT = 256
+# Celery shows up to 1024 characters of arguments.
+_MOST_SHOWN = 1024
 _FOLLOWERS = ("callbacks", "errbacks", "chain", "chord")
+_NAME = re.compile(rf"[!-~]{{1,{MOST_TEXT}}}")
+_UNPRINTABLE = re.compile(r"[^ -~]")
+
+
+class Unread(StrEnum):
+    """Why a message was dropped."""
+
+    TOO_LARGE = "too_large"
+    NOT_JSON = "not_json"
+    TOO_DEEP = "too_deep"
+    SHAPE = "shape"
+    CONTENT = "content"
+    TASK_ID = "id"
+    ADDRESS = "address"
+    BODY = "body"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A message that is dropped."""
+
+    why: Unread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Letter:
-    """One call as it came."""
+    """One call as it came, in bounds. `objection` names the field for which it is refused, if it is."""
 
     raw: bytes
     task: str
@@ -34,6 +63,9 @@ class Letter:
     address: str
     wants_result: bool
     headers: Mapping[str, Any]
+    eta: datetime | None = None
+    expires: datetime | None = None
+    objection: str = ""
 
     @property
     def asked(self) -> Asked:
@@ -48,44 +80,172 @@ class Letter:
         return bool(self.address)
 
 
-def read(raw: bytes) -> Letter | None:
-    """None: not plain."""
+class _Refused(Exception):
+    def __init__(self, why: Unread) -> None:
+        super().__init__(str(why))
+        self.why = why
+
+
+def read(raw: bytes, limit_bytes: int) -> Letter | Unreadable:
+    """The message as a letter, or why it is dropped."""
+    if len(raw) > limit_bytes:
+        return Unreadable(Unread.TOO_LARGE)
     try:
-        message = json.loads(raw)
-        headers, properties = message["headers"], message["properties"]
-        if message["content-type"] != "application/json" or message["content-encoding"] != "utf-8":
-            return None
-        body = message["body"]
-        if properties.get("body_encoding") == "base64":
-            body = base64.b64decode(body, validate=True)
-        args, kwargs, followers = json.loads(body)
-    except (ValueError, TypeError, LookupError, AttributeError, binascii.Error, RecursionError):
-        return None
-    if not _is_plain(headers, args, kwargs, followers):
-        return None
-    address = properties.get("reply_to")
-    return Letter(
+        return _letter(raw)
+    except _Refused as refused:
+        return Unreadable(refused.why)
+
+
+def cleaned(value: object, most: int = MOST_TEXT) -> str:
+    """Text of a stranger as it may be written and shown: printable ASCII, of bounded length."""
+    return _UNPRINTABLE.sub("?", value[:most]) if isinstance(value, str) else ""
+
+
+def _letter(raw: bytes) -> Letter:
+    message = _json(raw, Unread.NOT_JSON)
+    if not isinstance(message, dict):
+        raise _Refused(Unread.SHAPE)
+    headers, properties = message.get("headers"), message.get("properties")
+    if not isinstance(headers, dict) or not isinstance(properties, dict):
+        raise _Refused(Unread.SHAPE)
+    task, task_id = headers.get("task"), headers.get("id")
+    if not _is_name(task):
+        raise _Refused(Unread.SHAPE)
+    if not _is_name(task_id):
+        raise _Refused(Unread.TASK_ID)
+    if (
+        message.get("content-type") != "application/json"
+        or message.get("content-encoding") != "utf-8"
+        or headers.get("compression")
+    ):
+        raise _Refused(Unread.CONTENT)
+    args, kwargs, embedded = _body(message, properties)
+    letter = Letter(
         raw=raw,
-        task=headers["task"],
-        task_id=headers["id"],
+        task=task,
+        task_id=task_id,
         args=args,
         kwargs=kwargs,
-        address=address if isinstance(address, str) and address.startswith(REPLY_PREFIX) else "",
+        address=_address(properties.get("reply_to")),
         wants_result=not headers.get("ignore_result"),
-        headers=headers,
+        headers=_known(headers),
+    )
+    return _with_options(letter, headers, embedded)
+
+
+def _with_options(letter: Letter, headers: Mapping[str, Any], embedded: Mapping[str, Any]) -> Letter:
+    """Most messages have none of the options that this looks for."""
+    objection = ""
+    if letter.task not in TASKS:
+        objection = f"task: {cleaned(letter.task, 80)!r} is not a task of this queue; known are {_CALLABLE}"
+    elif any(embedded.get(name) for name in _FOLLOWERS):
+        objection = "link: callbacks, errbacks, chains and chords are not carried out here; send the next task from the caller"
+    eta, expires = headers.get("eta"), headers.get("expires")
+    if not (objection or eta or expires):
+        return letter
+    starts, ends = _instant(eta), _instant(expires)
+    for name, given, found in (("eta", eta, starts), ("expires", expires, ends)):
+        if given and found is None:
+            objection = objection or f"{name}: must be an ISO 8601 time, got {cleaned(str(given), 80)!r}"
+    return Letter(
+        raw=letter.raw,
+        task=letter.task,
+        task_id=letter.task_id,
+        args=letter.args,
+        kwargs=letter.kwargs,
+        address=letter.address,
+        wants_result=letter.wants_result,
+        headers=letter.headers,
+        eta=starts,
+        expires=ends,
+        objection=objection,
     )
 
 
-def _is_plain(headers: Any, args: Any, kwargs: Any, followers: Any) -> bool:
-    return (
-        isinstance(headers, dict)
-        and isinstance(args, list)
-        and isinstance(kwargs, dict)
-        and isinstance(followers, dict)
-        and isinstance(headers.get("task"), str)
-        and headers["task"] in TASKS
-        and isinstance(headers.get("id"), str)
-        and headers.get("timelimit") in (None, [None, None])
-        and not any(headers.get(name) for name in _UNUSUAL)
-        and not any(followers.get(name) for name in _FOLLOWERS)
-    )
+_CALLABLE = ", ".join(sorted(TASKS - {CANARY}))
+
+
+def _body(message: Mapping[str, Any], properties: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    body = message.get("body")
+    if not isinstance(body, str):
+        raise _Refused(Unread.BODY)
+    content: str | bytes = body
+    if properties.get("body_encoding") == "base64":
+        try:
+            content = base64.b64decode(body, validate=True)
+        except (ValueError, binascii.Error) as exc:
+            raise _Refused(Unread.BODY) from exc
+    match _json(content, Unread.BODY):
+        case [list() as args, dict() as kwargs, dict() as embedded]:
+            return args, kwargs, embedded
+    raise _Refused(Unread.BODY)
+
+
+def _address(given: object) -> str:
+    """A reply list of ours, or none: then the answer is stored as Celery's own result."""
+    if given is None or (isinstance(given, str) and not given.startswith(REPLY_PREFIX)):
+        return ""
+    if not _is_name(given):
+        raise _Refused(Unread.ADDRESS)
+    return given
+
+
+def _known(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """The headers that others may read, each of them clean."""
+    known: dict[str, Any] = {name: cleaned(headers.get(name)) for name in ("origin", "root_id", "parent_id")}
+    for name in ("argsrepr", "kwargsrepr"):
+        known[name] = cleaned(headers.get(name), _MOST_SHOWN)
+    for name in (HEADER, INTERNAL_HEADER):
+        if name in headers:
+            known[name] = headers[name]
+    return known
+
+
+def _is_name(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
+
+
+def _instant(given: object) -> datetime | None:
+    if not isinstance(given, str) or len(given) > MOST_TEXT:
+        return None
+    try:
+        found = datetime.fromisoformat(given)
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _whole(digits: str) -> int | float:
+    """A number of more digits than any field takes becomes a float, which is bounded and which every field refuses."""
+    return int(digits) if len(digits) <= MOST_DIGITS else float(digits)
+
+
+_DECODER = json.JSONDecoder(parse_int=_whole)
+
+
+def _json(content: bytes | str, why: Unread) -> Any:
+    try:
+        text = content if isinstance(content, str) else content.decode()
+        found = _DECODER.decode(text)
+    except RecursionError:
+        raise _Refused(Unread.TOO_DEEP) from None
+    except ValueError as exc:
+        raise _Refused(why) from exc
+    # A message with so few brackets cannot be deep, and nearly all are of that kind.
+    if text.count("[") + text.count("{") > MOST_LEVELS and _is_deep(found):
+        raise _Refused(Unread.TOO_DEEP)
+    return found
+
+
+def _is_deep(found: Any) -> bool:
+    level = [found]
+    for _ in range(MOST_LEVELS):
+        level = [
+            child
+            for each in level
+            if isinstance(each, list | dict)
+            for child in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return False
+    return True

@@ -14,17 +14,40 @@ from dataclasses import dataclass
 from datetime import UTC
 from typing import Any
 
+import structlog
+
 from pool.ids import RandomIds
 from tasks.letters import Letter
-from tasks.options import GENERAL, LANE
+from tasks.options import LANE
 from tasks.proving import ANSWERED, OPEN, Proven
 from tasks.replies import REPLY_KEPT_S, Answered
-from tasks.wire import Wire
+from tasks.wire import ReplyTooLarge, Wire
+
+log = structlog.get_logger(__name__)
 
 BLOCK_S = 1
-# Of so many queues everything is asked for in one round trip, at least so much of each; of more, each turn some.
-MOST_QUEUES = 32
+# Queues that are looked at in one round trip, and the most that is taken from one of several before the others have had their turn.
+MOST_QUEUES = 256
 LEAST_SHARE = 10
+# Bytes that are taken in one round trip, beyond the message with which they are reached.
+MOST_BYTES = 2_000_000
+# The name of the queue and the frame around a message.
+_FRAME_BYTES = 1024
+# Takes up to ARGV[2] messages from each list in turn, ARGV[1] messages and ARGV[3] bytes in all. A message of more than ARGV[4] bytes is dropped here: it
+# never leaves the broker. Returns how many lists were looked at, how many messages were dropped, and the messages.
+_TAKE = """
+local room, share, bytes, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local found, dropped = {}, 0
+for place, queue in ipairs(KEYS) do
+  for _ = 1, share do
+    if #found >= room or bytes <= 0 then return {place, dropped, found} end
+    local message = redis.call('RPOP', queue)
+    if not message then break end
+    if #message > limit then dropped = dropped + 1 else found[#found + 1] = message; bytes = bytes - #message end
+  end
+end
+return {#KEYS, dropped, found}
+"""
 NOT_ASKED = Proven()
 _UNACKED, _UNACKED_INDEX = "unacked", "unacked_index"
 
@@ -38,57 +61,91 @@ class Taken:
     proven: Proven = NOT_ASKED
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How Celery ends a task that has no answer: the state, and what was raised."""
+
+    state: str
+    exc: Exception
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Post:
-    """What goes out for one letter. Without an answer it is only acknowledged: somebody answers later, or nobody wants it. A `spare` one does
+    """What goes out for one letter. With neither answer nor failure it is only acknowledged: the answer comes later, or none is wanted. A `spare` one does
     not take the place of a result that is there."""
 
     taken: Taken
-    answer: Answered | None
+    answer: Answered | None = None
+    failure: Failure | None = None
     spare: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its caller is still to be answered."""
+        return self.answer is None and self.failure is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """What came, and the broker's time then, if it was asked for."""
+    """What came, how many messages were dropped because of their size, and the broker's time."""
 
     messages: list[bytes]
     now_s: float
+    too_large: int = 0
 
 
 class Mailbox:
     """Any thread may use it; one at a time takes."""
 
-    def __init__(self, url: str, *, app: Any) -> None:
-        self._incoming, self._outgoing = Wire(url), Wire(url)
+    def __init__(self, url: str, *, app: Any, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._incoming = Wire(url, limit_bytes=limit_bytes + MOST_BYTES + _FRAME_BYTES)
+        self._outgoing = Wire(url)
         self._app = app
-        self._timed = ((("TIME",)),) if app.settings.pool.signed_requests else ()
-        self._first = 0
+        self._next = 0
+        self._found_empty = 0
         self._tags = map(f"lane.{RandomIds().token()}.{{}}".format, itertools.count())
 
     def take(self, most: int, queues: Sequence[str] = (LANE,)) -> Delivery:
-        """What is there, about `most`; waits a moment if there is nothing. Of several queues another one comes first each time, so that none
-        waits for ever behind a busy one."""
-        self._first = (self._first + 1) % len(queues)
-        order = [*queues[self._first :], *queues[: self._first]]
-        some = order[:MOST_QUEUES]
-        share = max(LEAST_SHARE, most // len(some)) if len(some) > 1 else most - 1
-        first, *more = self._incoming.ask(
-            ("BRPOP", *order, BLOCK_S), *(("RPOP", queue, share) for queue in some), *self._timed
-        )
-        now_s = _seconds(more.pop()) if self._timed else 0.0
-        messages = [first[1]] if first else []
-        return Delivery(messages=messages + [m for each in more for m in each or ()], now_s=now_s)
+        """What is there, at most `most`. Queues take turns, each with a small share, so that none waits behind a full one. Once all of them were found
+        empty, waits a moment for the first message of any."""
+        self._next %= len(queues)
+        order = [*queues[self._next :], *queues[: self._next]]
+        return self._wait(order) if self._found_empty >= len(queues) else self._look(most, order)
 
-    def keep(self, letters: Sequence[tuple[Letter, Proven]]) -> tuple[list[Taken], dict[str, str]]:
-        """Make sure of those whose senders do not ask again; and what the nonces of all say that have been spent."""
+    def _look(self, most: int, order: Sequence[str]) -> Delivery:
+        some = order[:MOST_QUEUES]
+        share = max(LEAST_SHARE, most // len(some))
+        script = ("EVAL", _TAKE, len(some), *some, most, share, MOST_BYTES, self._limit_bytes)
+        found, time = self._incoming.ask(script, ("TIME",))
+        looked_at, dropped, messages = found or (len(some), 0, [])
+        self._next += looked_at
+        self._found_empty = 0 if messages or dropped else self._found_empty + looked_at
+        return Delivery(messages=messages, now_s=_seconds(time), too_large=dropped)
+
+    def _wait(self, order: Sequence[str]) -> Delivery:
+        try:
+            first, time = self._incoming.ask(("BRPOP", *order, BLOCK_S), ("TIME",))
+        except ReplyTooLarge:
+            # It was taken from its queue; the rest of it stays with the broker, which drops it with the connection.
+            self._found_empty = 0
+            return Delivery(messages=[], now_s=0.0, too_large=1)
+        if first is None:
+            return Delivery(messages=[], now_s=_seconds(time))
+        self._next += order.index(first[0].decode()) + 1
+        self._found_empty = 0
+        return Delivery(messages=[first[1]], now_s=_seconds(time))
+
+    def keep(
+        self, letters: Sequence[tuple[Letter, Proven]], now_s: float
+    ) -> tuple[list[Taken], dict[str, str]]:
+        """Make sure of those whose senders do not ask again, by the broker's time; and what the nonces of all say that have been spent."""
         taken = [Taken(letter=x, proven=p, tag="" if x.asks_again else next(self._tags)) for x, p in letters]
         commands: list[tuple[Any, ...]] = []
         if kept := [t for t in taken if t.tag]:
-            now = self._app.now().timestamp()
             messages = [(t.tag, json.dumps([json.loads(t.letter.raw), "", LANE])) for t in kept]
             commands = [
-                ("ZADD", _UNACKED_INDEX, *(part for t in kept for part in (now, t.tag))),
+                ("ZADD", _UNACKED_INDEX, *(part for t in kept for part in (now_s, t.tag))),
                 ("HSET", _UNACKED, *(part for message in messages for part in message)),
             ]
         nonces = [p.nonce.key for _, p in letters if p.nonce is not None]
@@ -97,10 +154,6 @@ class Mailbox:
         found = self._outgoing.ask(*commands) if commands else []
         said = zip(nonces, found[-1] or (), strict=False) if nonces else ()
         return taken, {nonce: word.decode() for nonce, word in said if word is not None}
-
-    def forward(self, messages: Sequence[bytes]) -> None:
-        """Leave to Celery what only Celery can read."""
-        self._outgoing.ask(("LPUSH", GENERAL, *messages))
 
     def hand_back(self, taken: Sequence[Taken]) -> None:
         """Not done here: the next to take from the queue does it."""
@@ -117,18 +170,25 @@ class Mailbox:
         commands: list[tuple[Any, ...]] = []
         for post in posts:
             letter = post.taken.letter
-            if post.answer is None or not letter.wants_result:
+            if post.is_open or not letter.wants_result:
                 continue
-            if letter.address:
-                lists[letter.address].append(_meta(letter.task_id, post.answer))
-            else:
-                commands += self._stored(letter.task_id, post.answer, spare=post.spare)
+            try:
+                if letter.address:
+                    lists[letter.address].append(self._meta(post))
+                else:
+                    commands += self._stored(post)
+            except (
+                TypeError,
+                ValueError,
+                RecursionError,
+            ):  # an answer that is no JSON costs its own caller only
+                log.exception("answer_not_encoded", task=letter.task, task_id=letter.task_id)
         for address, texts in lists.items():
             commands += [("RPUSH", address, *texts), ("EXPIRE", address, REPLY_KEPT_S)]
         # After the answers: a process that dies in between has them answered once more rather than not at all.
         for post in posts:
             if nonce := post.taken.proven.nonce:
-                said = OPEN if post.answer is None else ANSWERED
+                said = OPEN if post.is_open else ANSWERED
                 commands.append(("SET", nonce.key, said, "EX", nonce.keep_s))
         commands += _acknowledgements([post.taken for post in posts])
         if commands:
@@ -138,14 +198,23 @@ class Mailbox:
         self._incoming.close()
         self._outgoing.close()
 
-    def _stored(self, task_id: str, answer: Answered, *, spare: bool) -> list[tuple[Any, ...]]:
+    def _stored(self, post: Post) -> list[tuple[Any, ...]]:
         """As Celery's Redis backend stores a result, where `.get()` finds it."""
         backend = self._app.backend
         done = self._app.now().astimezone(UTC).isoformat()
-        text, key = _meta(task_id, answer, children=[], date_done=done), backend.get_key_for_task(task_id)
-        if spare:
-            return [("SET", key, text, "EX", int(backend.expires), "NX")]
+        text = self._meta(post, children=[], date_done=done)
+        key = backend.get_key_for_task(post.taken.letter.task_id)
+        if post.spare:
+            return [("SET", key, text, "EX", REPLY_KEPT_S, "NX")]
         return [("SET", key, text, "EX", int(backend.expires)), ("PUBLISH", key, text)]
+
+    def _meta(self, post: Post, **more: Any) -> str:
+        result: Any = None if post.answer is None else post.answer.__json__()
+        state = "SUCCESS"
+        if post.failure is not None:
+            state, result = post.failure.state, self._app.backend.prepare_exception(post.failure.exc)
+        meta = {"task_id": post.taken.letter.task_id, "status": state, "result": result, "traceback": None}
+        return json.dumps(meta | more)
 
 
 def _seconds(time: Any) -> float:
@@ -155,8 +224,3 @@ def _seconds(time: Any) -> float:
 def _acknowledgements(taken: Sequence[Taken]) -> list[tuple[Any, ...]]:
     tags = [t.tag for t in taken if t.tag]
     return [("ZREM", _UNACKED_INDEX, *tags), ("HDEL", _UNACKED, *tags)] if tags else []
-
-
-def _meta(task_id: str, answer: Answered, **more: Any) -> str:
-    meta = {"task_id": task_id, "status": "SUCCESS", "result": answer.__json__(), "traceback": None}
-    return json.dumps(meta | more)

@@ -24,20 +24,18 @@ ROUTES = {
     "pool.refill": "passes",
     **{f"pool.{name}": "passes" for name in PERIODS_S},
 }
-# What callers send to, and where the lane leaves what only Celery's own consumer can read.
-LANE, GENERAL = "acquire", "acquire.general"
-QUEUES = (LANE, GENERAL, "fleet", "bind", "passes")
+# What callers send to. The lane reads it; Celery's own consumer in an acquire worker reads a queue that stays empty, and restores what a worker
+# that died had in hand.
+LANE, UNUSED = "acquire", "acquire.general"
+QUEUES = (LANE, UNUSED, "fleet", "bind", "passes")
 
 
-def consumed(role: str, *, lane: bool) -> list[str]:
-    """The queues that Celery's consumer reads in a worker of this role. With the lane on, that one reads `acquire`."""
-    if role != "acquire":
-        return [role]
-    return [GENERAL] if lane else [LANE, GENERAL]
+def consumed(role: str) -> list[str]:
+    """The queues that Celery's consumer reads in a worker of this role."""
+    return [UNUSED] if role == "acquire" else [role]
 
 
-# Two option sets: what callers wait for, and what the pool asks of itself.
-CALLER_FACING: dict[str, Any] = {"typing": False, "acks_late": True}
+# What the pool asks of itself.
 INTERNAL: dict[str, Any] = {"ignore_result": True, "acks_late": True}
 
 

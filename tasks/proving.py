@@ -22,14 +22,13 @@ from pool.signing import Asked, Proof, Trouble
 from pool.states import Reason
 from pool.store import deeds
 from pool.store.schema import REQUEST_REFUSED
+from tasks.letters import cleaned
 
 if TYPE_CHECKING:
     from tasks.app import WarmpoolApp
 
 log = structlog.get_logger(__name__)
 
-# What the pool sends itself. It says nothing but that the queue is served, which is true if it is.
-UNSIGNED_TASKS = frozenset({"pool.canary"})
 # What a nonce in Redis says: its request was answered, or will be by whoever decides it.
 ANSWERED, OPEN = "answered", "open"
 _NONCES = "warmpool.nonce."
@@ -46,7 +45,7 @@ _SENTENCES = {
     Trouble.REPLAYED: "signature was used before; sign anew for every sending",
     Trouble.FOREIGN_ORG: "org must be the one whose key signed this",
     Trouble.FOREIGN_ADDRESS: "signature is good, but the answer would not go to this org's own keys",
-    Trouble.FOLLOWED: "callbacks, chains and chords are not carried out here: they would be sent with the pool's own rights",
+    Trouble.NOT_INTERNAL: "only the control plane sends this task",
 }
 
 
@@ -101,7 +100,7 @@ class Prover:
 
     def prove(self, asked: Asked, headers: Mapping[str, Any], now_s: float) -> Proven | Unproven:
         """Everything but whether its nonce was used before."""
-        if not self.is_on or asked.task in UNSIGNED_TASKS:
+        if not self.is_on:
             return Proven()
         header = headers.get(signing.HEADER)
         proof = Proof.parse(header)
@@ -136,7 +135,7 @@ class Prover:
             detail=_SENTENCES[trouble],
             org=org,
             task=asked.task,
-            origin=str(headers.get("origin"))[:_SHOWN],
+            origin=cleaned(headers.get("origin"), _SHOWN),
             told=told and trouble is not Trouble.FOREIGN_ADDRESS,
         )
 

@@ -14,22 +14,23 @@ from celery.worker.consumer import Consumer
 from pool import logs, observing
 from pool.errors import PoolError, Refused, Transient
 from pool.passes import fallback
+from pool.signing import INTERNAL_HEADER, Asked
 from tasks.app import app
 from tasks.liveness import Liveness
 from tasks.options import QUEUES, ROUTES
-from tasks.orgqueues import OrgQueues
 
 log = structlog.get_logger(__name__)
 
 _threads: list[threading.Thread] = []
+_SHOWN = 200
 
 
 class PatientConsumer(Consumer):
     """A consumer that no message can end. Celery's own gives up on one whose parts are of the wrong shape, puts it back into the queue
     on its way out, and so ends every consumer after it as well.
 
-    It serves the tasks of its own queue and no other: who may only ask for workers can not have the pool's own tasks run by pushing them
-    there, nor reach them through Celery's built-in ones."""
+    It serves the tasks of its own queue, and of these only what the control plane has signed: a caller cannot have the pool's own tasks run by pushing
+    them to a queue, nor reach them through Celery's built-in ones."""
 
     def update_strategies(self) -> None:
         super().update_strategies()
@@ -43,12 +44,27 @@ class PatientConsumer(Consumer):
 
         def refuse_or_receive(message: Any) -> None:
             try:
-                received(message)
-            except (TypeError, ValueError, LookupError, AttributeError) as exc:
-                log.error("message_refused", cause=f"{type(exc).__name__}: {exc}")  # noqa: TRY400
-                message.reject_log_error(log, self.connection_errors)  # type: ignore[attr-defined]
+                if is_internal(message):
+                    received(message)
+                    return
+                cause = "not signed by the control plane"
+            except self.connection_errors:  # type: ignore[attr-defined]
+                raise
+            except Exception as exc:  # noqa: BLE001 - whatever is wrong with it, it is one message
+                cause = f"{type(exc).__name__}: {exc}"
+            app.deps.metrics.messages_refused.labels("not_internal").inc()
+            log.error("message_refused", cause=cause[:_SHOWN])
+            message.reject_log_error(log, self.connection_errors)  # type: ignore[attr-defined]
 
         return refuse_or_receive
+
+
+def is_internal(message: Any) -> bool:
+    """Whether the control plane has sent it, with nothing to follow."""
+    headers = message.headers
+    args, kwargs, embedded = message.payload
+    asked = Asked(task=headers["task"], task_id=headers["id"], address="", args=args, kwargs=kwargs)
+    return not any(embedded.values()) and app.internal_tasks.accepts(headers.get(INTERNAL_HEADER), asked)
 
 
 class LaneStep(bootsteps.StartStopStep):
@@ -56,7 +72,7 @@ class LaneStep(bootsteps.StartStopStep):
     while Celery's consumer connects again."""
 
     def include_if(self, parent: Any) -> bool:  # noqa: ARG002
-        return app.role == "acquire" and app.settings.pool.lane
+        return app.role == "acquire"
 
     def start(self, parent: Any) -> None:  # noqa: ARG002
         if not app.lanes:
@@ -67,7 +83,6 @@ class LaneStep(bootsteps.StartStopStep):
 
 
 app.steps["consumer"].add(LaneStep)
-app.steps["consumer"].add(OrgQueues)
 app.steps["consumer"].add(Liveness)
 
 

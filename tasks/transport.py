@@ -8,6 +8,7 @@ from typing import Any
 
 import structlog
 from kombu.transport import redis
+from redis.exceptions import ResponseError
 
 log = structlog.get_logger(__name__)
 
@@ -34,6 +35,8 @@ class PatientTransport(redis.Transport):
     """Drops JSON that is no message."""
 
     Channel = PatientChannel
+    # A broker that refuses a command (out of memory, read-only, in failover) is away: connect again, as after any outage.
+    connection_errors = (*redis.Transport.connection_errors, ResponseError)
 
     def _deliver(self, message: Any, queue: str | None) -> None:
         try:

@@ -93,6 +93,7 @@ _DECLARED = (
     _counter("claims_ended", "Claims that ended, by why", "why"),
     _counter("park_failures", "Releases whose worker could not be parked at once"),
     _counter("requests_unproven", "Requests that were refused because of their signature, by what was wrong with it", "trouble"),
+    _counter("messages_refused", "Messages that were dropped unanswered because they cannot be read or are not signed by the control plane", "reason"),
     # Workers.
     _counter("moves", "Moves of workers, by the state they left, the state they went to and the cause", "from", "to", "cause"),
     _histogram("spawn_seconds", "From a slot to its worker being ready", SPAWN_S, "profile"),

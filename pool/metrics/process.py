@@ -32,6 +32,7 @@ class Metrics:
     claims_ended: Counter
     park_failures: Counter
     requests_unproven: Counter
+    messages_refused: Counter
     moves: Counter
     spawn_seconds: Histogram
     spawn_failures: Counter

@@ -44,11 +44,11 @@ def shipped_acl() -> str:
     )
 
 
-@pytest.fixture(scope="module", params=["lane", "celery"])
-def system(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+@pytest.fixture(scope="module")
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     lines = [acl.line(org, acl.org_rules(org), password(org)) for org in ORGS]
     server = RedisServer(appendonly=True, acl="\n".join([shipped_acl().strip(), *lines, ""]))
-    pool = {"signed_requests": True, "queue_per_org": True, "lane": request.param == "lane"}
+    pool = {"signed_requests": True, "queue_per_org": True}
     settings = {
         "pool": {**pool, "master_key": MASTER_KEY},
         "profiles": {"default": {"warm_target": 5}},

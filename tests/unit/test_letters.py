@@ -1,9 +1,10 @@
-"""What the lane reads itself, and what it leaves to Celery."""
+"""What the lane reads, and what it drops."""
 
 from __future__ import annotations
 
 import base64
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from pool.client.messages import Message
 from tasks.broker import STAMPS_A_MESSAGE, Sending, together
-from tasks.letters import read
+from tasks.letters import MOST_LEVELS, Letter, Unread, Unreadable, read
 
 
 def envelope(**changes: Any) -> dict[str, Any]:
@@ -34,21 +35,39 @@ def body(*parts: Any) -> str:
     return base64.b64encode(json.dumps(parts).encode()).decode()
 
 
+LIMIT = 100_000
+
+
+def letter_of(message: Any) -> Letter:
+    letter = read(raw(message), LIMIT)
+    assert isinstance(letter, Letter), letter
+    return letter
+
+
+def why_unread(message: bytes, limit_bytes: int = LIMIT) -> Unread:
+    unreadable = read(message, limit_bytes)
+    assert isinstance(unreadable, Unreadable), unreadable
+    return unreadable.why
+
+
+def with_header(name: str, value: Any) -> dict[str, Any]:
+    return envelope(headers={**HEADERS, name: value})
+
+
 def test_what_our_client_sends_is_read_and_is_asked_again_by_itself() -> None:
-    letter = read(raw(envelope()))
-    assert letter is not None
+    letter = letter_of(envelope())
     assert (letter.task, letter.task_id, letter.kwargs) == ("pool.acquire", "t-1", {"org": "acme"})
     assert letter.address == "warmpool.reply.test.x"
     assert letter.asks_again
     assert letter.wants_result
+    assert not letter.objection
 
 
-@pytest.mark.parametrize("address", ["celery-task-meta-x", "", None, 7])
+@pytest.mark.parametrize("address", ["celery-task-meta-x", "", None])
 def test_no_other_address_is_written_to_and_its_sender_relies_on_the_broker(address: Any) -> None:
     message = envelope()
     message["properties"]["reply_to"] = address
-    letter = read(raw(message))
-    assert letter is not None
+    letter = letter_of(message)
     assert letter.address == ""
     assert not letter.asks_again
 
@@ -57,32 +76,111 @@ HEADERS = envelope()["headers"]
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "why"),
     [
-        {"body": "not base64"},
-        {"body": None},
-        {"body": body([], {}, {"callbacks": [{"task": "x"}]})},
-        {"body": body([], {}, {"chord": {"task": "x"}})},
-        {"body": body({}, {}, {})},
-        {"body": body([], [], {})},
-        {"body": body("text")},
-        {"content-type": "application/x-python-serialize"},
-        {"content-encoding": "gzip"},
-        {"headers": None},
-        {"headers": {**HEADERS, "task": "pool.spawn"}},
-        {"headers": {**HEADERS, "task": {}}},
-        {"headers": {**HEADERS, "id": None}},
-        {"headers": {**HEADERS, "eta": "2031-05-01T12:00:00Z"}},
-        {"headers": {**HEADERS, "expires": "2031-05-01T12:00:00Z"}},
-        {"headers": {**HEADERS, "compression": "application/x-gzip"}},
-        {"headers": {**HEADERS, "timelimit": "x"}},
-        {"headers": {**HEADERS, "timelimit": [1, 2]}},
-        {"headers": {**HEADERS, "retries": 1}},
-        {"properties": None},
+        ({"body": "not base64"}, Unread.BODY),
+        ({"body": None}, Unread.BODY),
+        ({"body": body({}, {}, {})}, Unread.BODY),
+        ({"body": body([], [], {})}, Unread.BODY),
+        ({"body": body([], {}, [])}, Unread.BODY),
+        ({"body": body("text")}, Unread.BODY),
+        ({"content-type": "application/x-python-serialize"}, Unread.CONTENT),
+        ({"content-encoding": "gzip"}, Unread.CONTENT),
+        ({"headers": {**HEADERS, "compression": "application/x-gzip"}}, Unread.CONTENT),
+        ({"headers": None}, Unread.SHAPE),
+        ({"headers": {**HEADERS, "task": {}}}, Unread.SHAPE),
+        ({"headers": {**HEADERS, "task": "pool.\x00"}}, Unread.SHAPE),
+        ({"properties": None}, Unread.SHAPE),
     ],
 )
-def test_what_is_not_plain_is_left_to_celery(change: dict[str, Any]) -> None:
-    assert read(raw(envelope(**change))) is None
+def test_unreadable_message_is_dropped_for_its_reason(change: dict[str, Any], why: Unread) -> None:
+    assert why_unread(raw(envelope(**change))) is why
+
+
+@pytest.mark.parametrize("task_id", [None, "", 7, "x" * 257, "a\x00", "a b", "\ud800", "ä", [], {"a": 1}])
+def test_id_is_1_to_256_printable_ascii_characters(task_id: Any) -> None:
+    assert why_unread(raw(with_header("id", task_id))) is Unread.TASK_ID
+    assert letter_of(with_header("id", "x" * 256)).task_id == "x" * 256
+
+
+@pytest.mark.parametrize("address", [5, [], {}, True, "warmpool.reply.\ud800", "warmpool.reply." + "x" * 300])
+def test_reply_address_is_printable_ascii_or_none(address: Any) -> None:
+    message = envelope()
+    message["properties"]["reply_to"] = address
+    assert why_unread(raw(message)) is Unread.ADDRESS
+
+
+def test_message_above_the_limit_is_dropped() -> None:
+    message = raw(envelope())
+    assert why_unread(message, len(message) - 1) is Unread.TOO_LARGE
+    assert isinstance(read(message, len(message)), Letter)
+
+
+def nested(levels: int) -> Any:
+    found: Any = 0
+    for _ in range(levels):
+        found = [found]
+    return found
+
+
+@pytest.mark.parametrize("levels", [40, 900, 100_000])
+def test_deep_message_is_dropped(levels: int) -> None:
+    deep = "[" * levels + "]" * levels
+    message = json.dumps(envelope(headers={**HEADERS, "x": "here"})).replace('"here"', deep).encode()
+    assert why_unread(message, 10_000_000) is Unread.TOO_DEEP
+    inner = base64.b64encode(f"[[{deep}], {{}}, {{}}]".encode()).decode()
+    assert why_unread(raw(envelope(body=inner)), 10_000_000) is Unread.TOO_DEEP
+
+
+def test_long_flat_list_of_claims_is_read() -> None:
+    claims = [f"c-{n}[" for n in range(1000)]
+    message = envelope(body=body([], {"claim_ids": claims}, {}))
+    assert letter_of(message).kwargs == {"claim_ids": claims}
+    assert letter_of(envelope(body=body([nested(MOST_LEVELS - 5)], {}, {}))).args
+
+
+@pytest.mark.parametrize("number", ["9" * 21, "9" * 5000, "-" + "9" * 5000, "NaN", "Infinity", "1e999"])
+def test_number_of_any_length_is_bounded(number: str) -> None:
+    inner = base64.b64encode(f'[[], {{"wait_s": {number}}}, {{}}]'.encode()).decode()
+    assert isinstance(letter_of(envelope(body=inner)).kwargs["wait_s"], float)
+    outer = json.dumps(envelope(headers={**HEADERS, "id": "here"})).replace('"here"', number)
+    assert why_unread(outer.encode()) is Unread.TASK_ID
+
+
+@pytest.mark.parametrize("follower", ["callbacks", "errbacks", "chain", "chord"])
+def test_follower_is_objected_to_and_named(follower: str) -> None:
+    letter = letter_of(envelope(body=body([], {}, {follower: [{"task": "pool.retire"}]})))
+    assert letter.objection.startswith("link: ")
+
+
+def test_task_of_another_queue_is_objected_to_and_named() -> None:
+    assert letter_of(with_header("task", "pool.spawn")).objection.startswith("task: 'pool.spawn'")
+
+
+def test_eta_and_expires_are_read_as_times() -> None:
+    letter = letter_of(
+        envelope(headers={**HEADERS, "eta": "2031-05-01T12:00:00", "expires": "2031-05-01T12:00:00Z"})
+    )
+    assert letter.eta == letter.expires == datetime(2031, 5, 1, 12, tzinfo=UTC)
+    assert not letter.objection
+    for name in ("eta", "expires"):
+        for value in ("soon", 7, ["x"], "2031-05-01T12:00:00" + "0" * 300):
+            assert letter_of(with_header(name, value)).objection.startswith(
+                f"{name}: must be an ISO 8601 time"
+            )
+
+
+@pytest.mark.parametrize(
+    "option", [{"retries": 1}, {"timelimit": [1, 2]}, {"timelimit": "x"}, {"group": "g"}]
+)
+def test_options_that_change_nothing_here_are_taken(option: dict[str, Any]) -> None:
+    assert not letter_of(envelope(headers={**HEADERS, **option})).objection
+
+
+def test_text_of_a_stranger_is_cleaned() -> None:
+    letter = letter_of(envelope(headers={**HEADERS, "origin": "a\x00\ud800\n" + "x" * 5000, "argsrepr": 7}))
+    assert letter.headers["origin"] == "a???" + "x" * 252
+    assert letter.headers["argsrepr"] == ""
 
 
 JSON = st.recursive(
@@ -94,12 +192,12 @@ JSON = st.recursive(
 
 @given(st.binary(max_size=200) | JSON.map(raw))
 def test_nothing_that_arrives_raises(message: bytes) -> None:
-    assert read(message) is None
+    assert isinstance(read(message, LIMIT), Unreadable)
 
 
 @given(st.sampled_from(sorted(envelope())), JSON)
 def test_a_spoilt_part_raises_nothing(part: str, value: Any) -> None:
-    read(raw(envelope(**{part: value})))
+    read(raw(envelope(**{part: value})), LIMIT)
 
 
 def test_stamps_that_have_gathered_leave_together_and_each_worker_once() -> None:

@@ -1,0 +1,63 @@
+"""Threads that orgs share. One org has a bounded part of them at a time and a bounded number of calls in hand, so that calls which wait for
+something of one org never hold up another's."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+
+class SharedThreads:
+    """Orgs take turns; within an org calls run in their order."""
+
+    def __init__(self, threads: int, *, most_in_hand: int) -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="at-length")
+        self._free = threads
+        self._each = max(1, threads // 4)
+        self._most_in_hand = most_in_hand
+        self._waiting: dict[str, deque[Callable[[], Any]]] = {}
+        self._running: Counter[str] = Counter()
+        self._turn = threading.Condition()
+
+    def submit(self, org: str, call: Callable[[], Any]) -> bool:
+        """Have it called soon; False if this org has as many calls in hand as it may have."""
+        with self._turn:
+            if len(self._waiting.get(org, ())) + self._running.get(org, 0) >= self._most_in_hand:
+                return False
+            self._waiting.setdefault(org, deque()).append(call)
+            self._start()
+            return True
+
+    def shutdown(self) -> None:
+        """Wait until everything in hand has been called."""
+        with self._turn:
+            self._turn.wait_for(lambda: not self._waiting and not self._running)
+        self._threads.shutdown(wait=True)
+
+    def _start(self) -> None:
+        for org in list(self._waiting):
+            while (
+                self._free and self._running.get(org, 0) < self._each and (waiting := self._waiting.get(org))
+            ):
+                call = waiting.popleft()
+                self._free -= 1
+                self._running[org] += 1
+                self._waiting.pop(org)
+                if waiting:
+                    self._waiting[org] = waiting  # behind the others
+                self._threads.submit(self._run, org, call)
+
+    def _run(self, org: str, call: Callable[[], Any]) -> None:
+        try:
+            call()
+        finally:
+            with self._turn:
+                self._free += 1
+                self._running[org] -= 1
+                if not self._running[org]:
+                    del self._running[org]
+                self._start()
+                self._turn.notify_all()
