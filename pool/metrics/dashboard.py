@@ -96,6 +96,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(title="Spawns in flight", queries=(("sum(warmpool_spawns_in_flight)", "in flight"), ("sum(warmpool_spawn_limit)", "limit"))),
         Panel(title="Spawns and activations that fail", unit="ops", queries=((_rate("spawn_failures", "profile, reason"), "{{profile}} {{reason}}"), (_rate("activation_failures", "profile"), "{{profile}} activation"))),
         Panel(title="Breakers", queries=(("max by (profile) (warmpool_breaker_open)", "{{profile}} open"), ("max by (profile) (warmpool_breaker_failures)", "{{profile}} failures in a row"))),
+        Panel(title="Messages dropped", unit="ops", queries=(("sum by (reason) (rate(warmpool_messages_refused_total[$__rate_interval]))", "{{reason}}"),)),
         Panel(title="Requests whose signature did not hold", unit="ops", queries=(("sum by (trouble) (rate(warmpool_requests_unproven_total[$__rate_interval]))", "{{trouble}}"),)),
         Panel(title="Releases that could not park", unit="ops", queries=(("sum(rate(warmpool_park_failures_total[$__rate_interval]))", "park failures"),)),
     ),

@@ -305,8 +305,8 @@ MUTANTS: tuple[Mutant, ...] = (
         34,
         "what a process has in hand when it ends is dropped",
         "tasks/lane.py",
-        "            if self._app.stopping.is_set():\n                self._mailbox.hand_back([taken])\n            else:",
-        "            if not self._app.stopping.is_set():",
+        "            if self._app.stopping.is_set():\n                self._mailbox.hand_back([taken])\n                return",
+        "            if self._app.stopping.is_set():\n                return",
         "tests/faults/test_process_faults.py::test_sigterm_finishes_or_hands_back_and_loses_nothing",
     ),
     broken(
