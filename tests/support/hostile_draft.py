@@ -1,0 +1,108 @@
+"""A Celery message in parts, each of which an attacker may replace, and its bytes as a producer would push them to Redis.
+
+Values that Python's encoder would not write (5,000 digits, 100,000 levels, NaN) are spliced in as text, also under the attacker's own signature.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import itertools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pool import signing
+from pool.signing import OrgKey
+
+FOLLOWERS = ("callbacks", "errbacks", "chain", "chord")
+_MARK = "\x02splice:"
+
+
+@dataclass(frozen=True, slots=True)
+class Splice:
+    """JSON text that goes into the message as it is."""
+
+    text: str
+
+
+def deep(levels: int, opening: str = "[", closing: str = "]") -> Splice:
+    return Splice(f"{opening * levels}0{closing * levels}")
+
+
+def digits(count: int) -> Splice:
+    return Splice("7" * count)
+
+
+@dataclass(slots=True, kw_only=True)
+class Draft:
+    """What the attacker is about to send. `body` and `envelope`, if given, replace what would be made of the rest."""
+
+    task: str
+    task_id: Any
+    kwargs: dict[str, Any]
+    args: list[Any] = field(default_factory=list)
+    reply_to: Any = ""
+    embed: dict[str, Any] = field(default_factory=dict)
+    headers: dict[str, Any] = field(default_factory=dict)
+    properties: dict[str, Any] = field(default_factory=dict)
+    envelope: dict[str, Any] = field(default_factory=dict)
+    without: set[str] = field(default_factory=set)
+    body: bytes | None = None
+
+    def signed(self, key: OrgKey, *, expires_s: int, nonce: str) -> None:
+        """Put this org's signature over whatever is in it now."""
+        address = self.reply_to if isinstance(self.reply_to, str) else ""
+        address = address if address.startswith(signing.REPLY_PREFIX) else ""
+        head = ["warmpool-request-1", self.task, self.task_id, key.org, key.version, expires_s, nonce]
+        text = _text([*head, address, self.args, self.kwargs], sort_keys=True, separators=(",", ":"))
+        mac = hmac.digest(bytes.fromhex(key.secret), text.encode(), "sha256").hex()
+        self.headers[signing.HEADER] = f"1:{key.org}:{key.version}:{expires_s}:{nonce}:{mac}"
+
+    def raw(self, tag: str) -> bytes:
+        """What goes on the list."""
+        body = self.body
+        if body is None:
+            body = _text([self.args, self.kwargs, dict.fromkeys(FOLLOWERS) | self.embed]).encode()
+        headers = {
+            "lang": "py", "task": self.task, "id": self.task_id, "root_id": self.task_id, "parent_id": None,
+            "shadow": None, "eta": None, "expires": None, "group": None, "group_index": None, "retries": 0,
+            "timelimit": [None, None], "argsrepr": "()", "kwargsrepr": "{}", "origin": "attacker@test",
+            "ignore_result": False, "replaced_task_nesting": 0, "stamped_headers": None, "stamps": {},
+        }  # fmt: skip
+        properties = {
+            "correlation_id": self.task_id, "reply_to": self.reply_to, "delivery_mode": 2, "priority": 0,
+            "delivery_info": {"exchange": "", "routing_key": "acquire"}, "delivery_tag": tag, "body_encoding": "base64",
+        }  # fmt: skip
+        message = {
+            "body": base64.b64encode(body).decode(),
+            "content-encoding": "utf-8",
+            "content-type": "application/json",
+            "headers": self._kept(headers | self.headers),
+            "properties": self._kept(properties | self.properties),
+        }
+        return _text(self._kept(message | self.envelope)).encode("utf-8", "surrogatepass")
+
+    def _kept(self, part: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in part.items() if name not in self.without}
+
+
+def _text(value: Any, **options: Any) -> str:
+    """JSON, with splices put in where they stand."""
+    spliced: dict[str, str] = {}
+    numbers = itertools.count()
+
+    def marked(found: Any) -> Any:
+        if isinstance(found, Splice):
+            mark = f"{_MARK}{next(numbers)}"
+            spliced[json.dumps(mark)] = found.text
+            return mark
+        if isinstance(found, dict):
+            return {name: marked(each) for name, each in found.items()}
+        return [marked(each) for each in found] if isinstance(found, list) else found
+
+    text = json.dumps(marked(value), **options)
+    for mark, raw in spliced.items():
+        text = text.replace(mark, raw)
+    return text
