@@ -3,7 +3,6 @@ broker that dies while acknowledgements are on their way."""
 
 from __future__ import annotations
 
-from json import JSONDecodeError
 from typing import Any
 
 import structlog
@@ -12,6 +11,8 @@ from redis.exceptions import ResponseError
 
 log = structlog.get_logger(__name__)
 
+_SHOWN = 200
+
 
 class PatientChannel(redis.Channel):
     """Drops what is not JSON, and says of a connection that was given up that it was."""
@@ -19,7 +20,7 @@ class PatientChannel(redis.Channel):
     def _brpop_read(self, **options: Any) -> Any:
         try:
             return super()._brpop_read(**options)  # type: ignore[misc]
-        except (JSONDecodeError, UnicodeDecodeError) as exc:
+        except (ValueError, RecursionError) as exc:
             _refused(exc)
             return True
 
@@ -41,9 +42,9 @@ class PatientTransport(redis.Transport):
     def _deliver(self, message: Any, queue: str | None) -> None:
         try:
             super()._deliver(message, queue)
-        except (TypeError, ValueError, LookupError, AttributeError) as exc:
+        except (TypeError, ValueError, LookupError, AttributeError, RecursionError) as exc:
             _refused(exc)
 
 
 def _refused(exc: Exception) -> None:
-    log.error("message_refused", cause=f"{type(exc).__name__}: {exc}")
+    log.error("message_refused", cause=f"{type(exc).__name__}: {exc}"[:_SHOWN])
