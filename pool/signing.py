@@ -47,7 +47,6 @@ class Trouble(StrEnum):
     REPLAYED = "replayed"
     FOREIGN_ORG = "foreign_org"
     FOREIGN_ADDRESS = "foreign_address"
-    NOT_INTERNAL = "not_internal"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future
 from typing import TYPE_CHECKING
 
-from pool.signing import INTERNAL_HEADER, Trouble, queue_of
+from pool.signing import INTERNAL_HEADER, queue_of
 from tasks.letters import CANARY, Letter
 from tasks.mailbox import NOT_ASKED, Post, Taken
 from tasks.options import LANE
@@ -41,11 +41,14 @@ class Desk:
 
     def proven(self, letter: Letter, now_s: float) -> Proven | Unproven:
         prover = self._app.prover
-        if letter.task == CANARY:
-            if self._app.internal_tasks.accepts(letter.headers.get(INTERNAL_HEADER), letter.asked):
-                return NOT_ASKED
-            return prover.refusal(Trouble.NOT_INTERNAL, letter.asked, letter.headers, told=False)
-        return prover.prove(letter.asked, letter.headers, now_s) if prover.is_on else NOT_ASKED
+        if not prover.is_on or letter.task == CANARY:
+            return NOT_ASKED
+        return prover.prove(letter.asked, letter.headers, now_s)
+
+    def is_forged(self, letter: Letter) -> bool:
+        """Whether it is a task of the control plane that the control plane has not signed."""
+        header = letter.headers.get(INTERNAL_HEADER)
+        return letter.task == CANARY and not self._app.internal_tasks.accepts(header, letter.asked)
 
     def unspent(self, taken: Sequence[Taken], said: Mapping[str, str]) -> tuple[list[Taken], list[Post]]:
         """Those that were not served before, and what goes out for the others. Of two copies that came together one is served."""

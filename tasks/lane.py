@@ -148,6 +148,9 @@ class Lane:
         if isinstance(letter, Unreadable):
             self._drop(letter.why)
             return []
+        if self._desk.is_forged(letter):
+            self._drop(Unread.NOT_INTERNAL)
+            return []
         proven = self._desk.proven(letter, self._now_s)
         if isinstance(proven, Unproven):
             return self._desk.refused(Taken(letter=letter), proven)

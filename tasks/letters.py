@@ -41,6 +41,7 @@ class Unread(StrEnum):
     TASK_ID = "id"
     ADDRESS = "address"
     BODY = "body"
+    NOT_INTERNAL = "not_internal"
     ERROR = "error"
 
 

@@ -45,7 +45,6 @@ _SENTENCES = {
     Trouble.REPLAYED: "signature was used before; sign anew for every sending",
     Trouble.FOREIGN_ORG: "org must be the one whose key signed this",
     Trouble.FOREIGN_ADDRESS: "signature is good, but the answer would not go to this org's own keys",
-    Trouble.NOT_INTERNAL: "only the control plane sends this task",
 }
 
 

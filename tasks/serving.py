@@ -16,6 +16,7 @@ from pool.errors import PoolError, Refused, Transient
 from pool.passes import fallback
 from pool.signing import INTERNAL_HEADER, Asked
 from tasks.app import app
+from tasks.letters import Unread
 from tasks.liveness import Liveness
 from tasks.options import QUEUES, ROUTES
 
@@ -52,7 +53,7 @@ class PatientConsumer(Consumer):
                 raise
             except Exception as exc:  # noqa: BLE001 - whatever is wrong with it, it is one message
                 cause = f"{type(exc).__name__}: {exc}"
-            app.deps.metrics.messages_refused.labels("not_internal").inc()
+            app.deps.metrics.messages_refused.labels(str(Unread.NOT_INTERNAL)).inc()
             log.error("message_refused", cause=cause[:_SHOWN])
             message.reject_log_error(log, self.connection_errors)  # type: ignore[attr-defined]
 
