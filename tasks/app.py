@@ -21,7 +21,8 @@ from pool.signing import INTERNAL_HEADER, Asked, InternalTasks
 from pool.store import requests
 from tasks.background import Gathering, Timers
 from tasks.broker import CeleryBroker
-from tasks.options import LANE, ROUTES, celery_options
+from tasks.dropping import Dropped
+from tasks.options import INTERNAL_TASKS, celery_options
 from tasks.proving import Prover, journal
 from tasks.tenants import Tenants
 
@@ -87,6 +88,11 @@ class WarmpoolApp(Celery):
             serving.serve(serving.rendering(metrics.registry), host=pool.metrics_host, port=pool.metrics_port)
 
     @cached_property
+    def dropped(self) -> Dropped:
+        """Messages that this process has dropped."""
+        return Dropped(self.deps.metrics, SystemClock())
+
+    @cached_property
     def delivered(self) -> Gathering:
         """Requests whose answers have been delivered, marked together."""
         return Gathering(self.timers, _MARKS_WITHIN_S, self._mark)
@@ -113,7 +119,7 @@ class WarmpoolApp(Celery):
         **options: Any,
     ) -> AsyncResult[Any]:
         """As Celery does. Tasks of the control plane are signed, so that its workers carry them out."""
-        if ROUTES.get(name, LANE) != LANE:
+        if name in INTERNAL_TASKS:
             options["task_id"] = options.get("task_id") or new_task_id()
             asked = Asked(
                 task=name, task_id=options["task_id"], address="", args=args or (), kwargs=kwargs or {}

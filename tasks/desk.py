@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pool.signing import INTERNAL_HEADER, queue_of
 from tasks.letters import CANARY, Letter
 from tasks.mailbox import NOT_ASKED, Post, Taken
-from tasks.options import LANE
+from tasks.options import INTERNAL_TASKS, LANE
 from tasks.proving import OPEN, Proven, Unproven
 from tasks.replies import Answered
 from tasks.tenants import FRESH_S
@@ -48,7 +48,7 @@ class Desk:
     def is_forged(self, letter: Letter) -> bool:
         """Whether it is a task of the control plane that the control plane has not signed."""
         header = letter.headers.get(INTERNAL_HEADER)
-        return letter.task == CANARY and not self._app.internal_tasks.accepts(header, letter.asked)
+        return letter.task in INTERNAL_TASKS and not self._app.internal_tasks.accepts(header, letter.asked)
 
     def unspent(self, taken: Sequence[Taken], said: Mapping[str, str]) -> tuple[list[Taken], list[Post]]:
         """Those that were not served before, and what goes out for the others. Of two copies that came together one is served."""

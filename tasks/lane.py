@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -47,8 +46,6 @@ MOST_AT_ONCE = 100
 # more than its part of them: its further calls are answered as during an outage, so that its callers ask again later.
 MOST_OPEN = 10_000
 MOST_OPEN_OF_AN_ORG = 1000
-# Seconds between two log lines about messages that were dropped.
-_LOG_EVERY_S = 1.0
 # A turn takes a moment, and with the database away as long as a call to it may; a lane without one for this long is stuck.
 STUCK_S = 60.0
 _JOIN_S = 30.0
@@ -68,10 +65,6 @@ class Lane:
         self._aside = ThreadPoolExecutor(2, thread_name_prefix="aside")
         self._desk = Desk(app, self._aside)
         self._delayed = Delayed(app.deps.clock)
-        self._dropped: Counter[str] = Counter()
-        for why in Unread:
-            app.deps.metrics.messages_refused.labels(str(why))
-        self._logged_at = -_LOG_EVERY_S
         self._now_s = 0.0
         self._open = 0
         self._fewer = threading.Condition()
@@ -126,19 +119,19 @@ class Lane:
         fresh += self._delayed.due()
         if fresh or posts:
             self._serve(fresh, posts)
-        self._log_dropped()
+        self._app.dropped.flush()
 
     def _take(self) -> None:
         refused: list[Post] = []
         came = self._mailbox.take(MOST_AT_ONCE, self._desk.queues())
         self._now_s = came.now_s
-        self._drop(Unread.TOO_LARGE, came.too_large)
+        self._app.dropped.add(Unread.TOO_LARGE, came.too_large)
         for raw in came.messages:
             try:
                 refused += self._admit(raw)
             except Exception:  # one message's trouble, whatever it is, is its own
                 log.exception("message_not_read")
-                self._drop(Unread.ERROR)
+                self._app.dropped.add(Unread.ERROR)
         if refused:
             self._post(refused)
 
@@ -146,10 +139,10 @@ class Lane:
         """Check one message. It is dropped, refused with what this returns, or is to be served."""
         letter = read(raw, self._limit_bytes)
         if isinstance(letter, Unreadable):
-            self._drop(letter.why)
+            self._app.dropped.add(letter.why)
             return []
         if self._desk.is_forged(letter):
-            self._drop(Unread.NOT_INTERNAL)
+            self._app.dropped.add(Unread.NOT_INTERNAL)
             return []
         proven = self._desk.proven(letter, self._now_s)
         if isinstance(proven, Unproven):
@@ -158,18 +151,6 @@ class Lane:
             return [_invalid(Taken(letter=letter, proven=proven), letter.objection)]
         self._unkept.append((letter, proven))
         return []
-
-    def _drop(self, why: Unread, count: int = 1) -> None:
-        if count:
-            self._deps.metrics.messages_refused.labels(str(why)).inc(count)
-            self._dropped[str(why)] += count
-
-    def _log_dropped(self) -> None:
-        now = self._deps.clock.monotonic()
-        if self._dropped and now - self._logged_at >= _LOG_EVERY_S:
-            log.warning("messages_dropped", **self._dropped)
-            self._dropped.clear()
-            self._logged_at = now
 
     def _kept(self, posts: list[Post]) -> list[Taken]:
         """Those that may be served. If the broker can not be asked whether one of them was served before, they are asked for again in a later

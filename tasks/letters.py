@@ -114,11 +114,7 @@ def _letter(raw: bytes) -> Letter:
         raise _Refused(Unread.SHAPE)
     if not _is_name(task_id):
         raise _Refused(Unread.TASK_ID)
-    if (
-        message.get("content-type") != "application/json"
-        or message.get("content-encoding") != "utf-8"
-        or headers.get("compression")
-    ):
+    if message.get("content-type") != "application/json" or message.get("content-encoding") != "utf-8":
         raise _Refused(Unread.CONTENT)
     args, kwargs, embedded = _body(message, properties)
     letter = Letter(
@@ -136,7 +132,7 @@ def _letter(raw: bytes) -> Letter:
 
 def _with_options(letter: Letter, headers: Mapping[str, Any], embedded: Mapping[str, Any]) -> Letter:
     """Most messages have none of the options that this looks for."""
-    objection = ""
+    objection = _ill_typed(headers)
     if letter.task not in TASKS:
         objection = f"task: {cleaned(letter.task, 80)!r} is not a task of this queue; known are {_CALLABLE}"
     elif any(embedded.get(name) for name in _FOLLOWERS):
@@ -161,6 +157,22 @@ def _with_options(letter: Letter, headers: Mapping[str, Any], embedded: Mapping[
         expires=ends,
         objection=objection,
     )
+
+
+def _ill_typed(headers: Mapping[str, Any]) -> str:
+    """Which of Celery's headers is of a kind that is not taken."""
+    if compression := headers.get("compression"):
+        return f"compression: {cleaned(str(compression), 80)!r} is not taken; send the message uncompressed"
+    if not isinstance(headers.get("retries") or 0, int):
+        return "retries: must be a number"
+    limits = headers.get("timelimit")
+    if limits is not None and not (
+        isinstance(limits, list)
+        and len(limits) == 2
+        and all(isinstance(x, int | float | None) for x in limits)
+    ):
+        return "timelimit: must be two numbers of seconds"
+    return ""
 
 
 _CALLABLE = ", ".join(sorted(TASKS - {CANARY}))

@@ -24,6 +24,8 @@ ROUTES = {
     "pool.refill": "passes",
     **{f"pool.{name}": "passes" for name in PERIODS_S},
 }
+# What only the control plane sends.
+INTERNAL_TASKS = frozenset({"pool.canary", *(task for task, queue in ROUTES.items() if queue != "acquire")})
 # What callers send to. The lane reads it; Celery's own consumer in an acquire worker reads a queue that stays empty, and restores what a worker
 # that died had in hand.
 LANE, UNUSED = "acquire", "acquire.general"

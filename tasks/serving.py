@@ -23,7 +23,6 @@ from tasks.options import QUEUES, ROUTES
 log = structlog.get_logger(__name__)
 
 _threads: list[threading.Thread] = []
-_SHOWN = 200
 
 
 class PatientConsumer(Consumer):
@@ -53,8 +52,7 @@ class PatientConsumer(Consumer):
                 raise
             except Exception as exc:  # noqa: BLE001 - whatever is wrong with it, it is one message
                 cause = f"{type(exc).__name__}: {exc}"
-            app.deps.metrics.messages_refused.labels(str(Unread.NOT_INTERNAL)).inc()
-            log.error("message_refused", cause=cause[:_SHOWN])
+            app.dropped.add(Unread.NOT_INTERNAL, cause=cause)
             message.reject_log_error(log, self.connection_errors)  # type: ignore[attr-defined]
 
         return refuse_or_receive

@@ -5,13 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import structlog
 from kombu.transport import redis
 from redis.exceptions import ResponseError
 
-log = structlog.get_logger(__name__)
-
-_SHOWN = 200
+from tasks.app import app
+from tasks.letters import Unread
 
 
 class PatientChannel(redis.Channel):
@@ -47,4 +45,4 @@ class PatientTransport(redis.Transport):
 
 
 def _refused(exc: Exception) -> None:
-    log.error("message_refused", cause=f"{type(exc).__name__}: {exc}"[:_SHOWN])
+    app.dropped.add(Unread.NOT_JSON, cause=f"{type(exc).__name__}: {exc}")

@@ -86,7 +86,6 @@ HEADERS = envelope()["headers"]
         ({"body": body("text")}, Unread.BODY),
         ({"content-type": "application/x-python-serialize"}, Unread.CONTENT),
         ({"content-encoding": "gzip"}, Unread.CONTENT),
-        ({"headers": {**HEADERS, "compression": "application/x-gzip"}}, Unread.CONTENT),
         ({"headers": None}, Unread.SHAPE),
         ({"headers": {**HEADERS, "task": {}}}, Unread.SHAPE),
         ({"headers": {**HEADERS, "task": "pool.\x00"}}, Unread.SHAPE),
@@ -171,7 +170,15 @@ def test_eta_and_expires_are_read_as_times() -> None:
 
 
 @pytest.mark.parametrize(
-    "option", [{"retries": 1}, {"timelimit": [1, 2]}, {"timelimit": "x"}, {"group": "g"}]
+    ("name", "value"),
+    [("compression", "application/x-gzip"), ("retries", "many"), ("timelimit", "x"), ("timelimit", [1, "x"])],
+)
+def test_header_of_a_kind_that_is_not_taken_is_named(name: str, value: Any) -> None:
+    assert letter_of(with_header(name, value)).objection.startswith(f"{name}: ")
+
+
+@pytest.mark.parametrize(
+    "option", [{"retries": 1}, {"timelimit": [1, 2]}, {"timelimit": [None, 0.5]}, {"group": "g"}]
 )
 def test_options_that_change_nothing_here_are_taken(option: dict[str, Any]) -> None:
     assert not letter_of(envelope(headers={**HEADERS, **option})).objection
