@@ -137,11 +137,12 @@ def test_an_origin_with_a_nul_stops_no_audit_entry_and_no_mark(
     draft = keyless.draft("pool.cancel", request_id="x")
     draft.headers["origin"] = "a\x00b"
     keyless.push(draft)
-    eventually(keyless.nothing_came, within_s=SOON_S)
-    known = len(refusals(system))
     granted = honest.asked("pool.acquire", request_id="after-a-nul", wait_s=20)
     assert granted["outcome"] == "granted", granted
     eventually(lambda: _replied(system, "after-a-nul"), within_s=SOON_S)
+    # By now whatever the first one was to leave behind is there: what comes from here on is the second's.
+    passes_go_on(system)
+    known = len(refusals(system))
     keyless.push(keyless.draft("pool.cancel", request_id="x"))
     eventually(lambda: len(refusals(system)) > known, within_s=SOON_S)
     # Twice as long as reap takes to deliver what is not marked.
@@ -248,7 +249,7 @@ def test_what_is_no_message_is_counted_and_logged_a_few_times_only(system: Syste
 
 
 HEADERS_REFUSED: dict[str, Any] = {
-    "eta": (datetime.now(UTC) + timedelta(minutes=10)).isoformat(),
+    "eta": (datetime.now(UTC) + timedelta(days=1)).isoformat(),
     "compression": "application/x-gzip",
     "retries": "many",
     "timelimit": "for ever",
