@@ -69,8 +69,8 @@ soak: $(STAMP) ## steady load for half an hour; memory, connections and tables m
 drill: $(STAMP) ## break a running pool in four ways and see each on the board, in status and as an alert (about five minutes)
 	@WARMPOOL_TEST_LONG=1 $(BIN)/python -m pytest -s -p no:logging tests/faults/test_drill.py
 
-proof: $(STAMP) ## every crash point, the pairs of verbs in all orders, the model (300 examples); prints what was tried
-	@WARMPOOL_TEST_LONG=1 WARMPOOL_MODEL=$(or $(MODEL),ci) $(BIN)/python -m pytest -s tests/faults/test_crash_points.py tests/faults/test_pairs.py tests/model
+proof: $(STAMP) ## every crash point, the pairs of verbs in all orders, 100,000 hostile messages, the model (300 examples); prints what was tried
+	@WARMPOOL_TEST_LONG=1 WARMPOOL_MODEL=$(or $(MODEL),ci) $(BIN)/python -m pytest -s tests/faults/test_crash_points.py tests/faults/test_pairs.py tests/faults/test_message_fuzzer.py tests/faults/test_hostile_neighbours.py tests/model
 
 mutants: $(STAMP) ## break each promise in a copy of the code and see a test fail (PROMISE="3 4" for some, KUBE=1 for those that need a cluster, QUICK=1 for those that start no pool; ten minutes)
 	@$(BIN)/python -m tests.mutants --jobs $(or $(MUTANT_JOBS),2) $(if $(PROMISE),--promise $(PROMISE)) $(if $(KUBE),--kube) $(if $(QUICK),--quick)

@@ -27,6 +27,9 @@ for _module in (
     "support.kube_ground",
     "support.scene",
     "support.convergence",
+    "support.pushing",
+    "support.standing",
+    "support.write_refusing",
     "support.system",
     "support.world",
     "support.waiting",
@@ -39,7 +42,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Files whose few tests take minutes, since they start whole pools: begun first, so that none of them is left over when all else is done.
 _LONG = (
     "test_local_pool", "test_lock_losses", "test_up", "test_running", "test_wrong_clocks", "test_metrics_live", "test_outages",
-    "test_process_faults", "test_bad_input", "test_race", "test_end_to_end", "test_rollout_of_an_image", "test_parallel_spawns",
+    "test_process_faults", "test_message_fuzzer", "test_hostile_messages", "test_hostile_neighbours", "test_write_refusing_redis", "test_bad_input", "test_race", "test_end_to_end", "test_rollout_of_an_image", "test_parallel_spawns",
     "test_signed", "test_queue_per_org", "test_master_key", "test_crash_points", "test_pairs", "test_model", "test_negative", "test_supervisor", "test_browser", "test_local_passes",
 )  # fmt: skip
 

@@ -27,7 +27,9 @@ from tests.support.waiting import eventually
 LONG = os.environ.get("WARMPOOL_TEST_LONG") == "1"
 MESSAGES = 100_000 if LONG else 2_000
 SEED = int(os.environ.get("WARMPOOL_TEST_SEED", "20261"))
-WORKERS = 8
+CALLERS = 16
+# One for each caller of the client, for the plain one, and for the attacker: nobody honest waits for a worker, so that a late answer is the pool's.
+WORKERS = CALLERS + 2
 BURST = 40
 # More than this on the queue and the honest wait for the attacker's bandwidth, not for the pool.
 MOST_QUEUED = 200
@@ -53,7 +55,7 @@ def ground(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     settings = {
         "pool": {"signed_requests": signed, "master_key": MASTER_KEY, "max_workers": WORKERS, "hot_idle_ttl_s": 900},
         "profiles": {"default": {"warm_target": WORKERS}},
-        "orgs": {"auto_create": False, HONEST: {"hot_idle_floor": WORKERS}, ATTACKER: {"cap": 1}},
+        "orgs": {"auto_create": False, HONEST: {"hot_idle_floor": WORKERS - 1}, ATTACKER: {"cap": 1}},
     }  # fmt: skip
     with System(tmp_path_factory.mktemp("fuzzed"), url, settings=settings, measured=True) as made:
         for org in (HONEST, ATTACKER):
@@ -64,7 +66,7 @@ def ground(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def test_hostile_messages_harm_no_process_no_thread_and_no_other_org(ground: Ground) -> None:
     system, standing = ground.system, Standing(ground.system)
-    with Honest(system.redis.url, org=HONEST, key=ground.keys.get(HONEST)) as honest:
+    with Honest(system.redis.url, org=HONEST, key=ground.keys.get(HONEST), threads=CALLERS) as honest:
         calm = worst(honest.goes_on(300))
         mark, storm = honest.mark(), Storm(ground, honest)
         try:
