@@ -70,6 +70,7 @@ class Lane:
         self._fewer = threading.Condition()
         self._unposted: list[Post] = []
         self._unkept: list[tuple[Letter, Proven]] = []
+        self._suspects: list[tuple[Letter, Proven]] = []
         self._turned_at = self._deps.clock.monotonic()
         self._thread = threading.Thread(target=self._run, name="lane", daemon=True)
 
@@ -101,18 +102,30 @@ class Lane:
                 self._deps.clock.wait(self._app.stopping, next(pauses))
             except Exception:  # one turn's trouble, whatever it is, must not be the end of the lane
                 log.exception("lane_stumbled")
+                self._one_by_one()
                 self._deps.clock.wait(self._app.stopping, next(pauses))
         with contextlib.suppress(RedisError, OSError):
-            back = [Taken(letter=letter) for letter, _ in self._unkept] + self._delayed.everything()
+            back = [Taken(letter=letter) for letter, _ in (*self._unkept, *self._suspects)]
+            back += self._delayed.everything()
             if back:
                 self._mailbox.hand_back(back)
             self._post([])
+
+    def _one_by_one(self) -> None:
+        """Those that were in hand when a turn failed are tried one at a time; one that fails by itself is dropped."""
+        if len(self._unkept) == 1:
+            self._app.dropped.add(Unread.ERROR)
+        else:
+            self._suspects += self._unkept
+        self._unkept = []
 
     def _turn(self) -> None:
         if self._unposted:
             self._post([])
         self._wait_for_room()
-        if not self._unkept:
+        if not self._unkept and self._suspects:
+            self._unkept.append(self._suspects.pop())
+        elif not self._unkept:
             self._take()
         posts: list[Post] = []
         fresh = self._in_time(self._kept(posts), posts) if self._unkept else []
@@ -147,8 +160,8 @@ class Lane:
         proven = self._desk.proven(letter, self._now_s)
         if isinstance(proven, Unproven):
             return self._desk.refused(Taken(letter=letter), proven)
-        if letter.objection:
-            return [_invalid(Taken(letter=letter, proven=proven), letter.objection)]
+        if letter.refusal:
+            return [_invalid(Taken(letter=letter, proven=proven), letter.refusal)]
         self._unkept.append((letter, proven))
         return []
 

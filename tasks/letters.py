@@ -20,6 +20,7 @@ from pool.signing import HEADER, INTERNAL_HEADER, REPLY_PREFIX, Asked
 
 CANARY = "pool.canary"
 TASKS = frozenset({"pool.acquire", "pool.renew", "pool.release", "pool.cancel", CANARY})
+_CALLABLE = ", ".join(sorted(TASKS - {CANARY}))
 MOST_LEVELS = 32
 MOST_DIGITS = 20
 MOST_TEXT = 256
@@ -76,6 +77,13 @@ class Letter:
         )
 
     @property
+    def refusal(self) -> str:
+        """Why callers are not served with it, if so: a sentence that begins with the field."""
+        if self.task not in TASKS:
+            return f"task: {cleaned(self.task, 80)!r} is not a task of this queue; known are {_CALLABLE}"
+        return self.objection
+
+    @property
     def asks_again(self) -> bool:
         """Whether its sender repeats it if no answer comes. Others rely on the broker, as with any Celery task."""
         return bool(self.address)
@@ -92,7 +100,7 @@ def read(raw: bytes, limit_bytes: int) -> Letter | Unreadable:
     if len(raw) > limit_bytes:
         return Unreadable(Unread.TOO_LARGE)
     try:
-        return _letter(raw)
+        return _letter(raw, _json(raw, Unread.NOT_JSON))
     except _Refused as refused:
         return Unreadable(refused.why)
 
@@ -102,8 +110,15 @@ def cleaned(value: object, most: int = MOST_TEXT) -> str:
     return _UNPRINTABLE.sub("?", value[:most]) if isinstance(value, str) else ""
 
 
-def _letter(raw: bytes) -> Letter:
-    message = _json(raw, Unread.NOT_JSON)
+def checked(message: object) -> Letter | Unreadable:
+    """The same for a message whose frame was read by others."""
+    try:
+        return _letter(b"", message)
+    except _Refused as refused:
+        return Unreadable(refused.why)
+
+
+def _letter(raw: bytes, message: object) -> Letter:
     if not isinstance(message, dict):
         raise _Refused(Unread.SHAPE)
     headers, properties = message.get("headers"), message.get("properties")
@@ -133,9 +148,7 @@ def _letter(raw: bytes) -> Letter:
 def _with_options(letter: Letter, headers: Mapping[str, Any], embedded: Mapping[str, Any]) -> Letter:
     """Most messages have none of the options that this looks for."""
     objection = _ill_typed(headers)
-    if letter.task not in TASKS:
-        objection = f"task: {cleaned(letter.task, 80)!r} is not a task of this queue; known are {_CALLABLE}"
-    elif any(embedded.get(name) for name in _FOLLOWERS):
+    if any(embedded.get(name) for name in _FOLLOWERS):
         objection = "link: callbacks, errbacks, chains and chords are not carried out here; send the next task from the caller"
     eta, expires = headers.get("eta"), headers.get("expires")
     if not (objection or eta or expires):
@@ -173,9 +186,6 @@ def _ill_typed(headers: Mapping[str, Any]) -> str:
     ):
         return "timelimit: must be two numbers of seconds"
     return ""
-
-
-_CALLABLE = ", ".join(sorted(TASKS - {CANARY}))
 
 
 def _body(message: Mapping[str, Any], properties: Mapping[str, Any]) -> tuple[Any, Any, Any]:
@@ -228,18 +238,30 @@ def _instant(given: object) -> datetime | None:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def _whole(digits: str) -> int | float:
+def _argument(digits: str) -> int | float:
     """A number of more digits than any field takes becomes a float, which is bounded and which every field refuses."""
     return int(digits) if len(digits) <= MOST_DIGITS else float(digits)
 
 
-_DECODER = json.JSONDecoder(parse_int=_whole)
+def _in_the_frame(digits: str) -> int:
+    """A number around the arguments. Celery and kombu may read it again, which fails for one without bound."""
+    if len(digits) > MOST_DIGITS:
+        raise ValueError("a number of too many digits")
+    return int(digits)
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+_FRAME = json.JSONDecoder(parse_int=_in_the_frame, parse_constant=_no_number)
+_ARGUMENTS = json.JSONDecoder(parse_int=_argument)
 
 
 def _json(content: bytes | str, why: Unread) -> Any:
     try:
         text = content if isinstance(content, str) else content.decode()
-        found = _DECODER.decode(text)
+        found = (_FRAME if why is Unread.NOT_JSON else _ARGUMENTS).decode(text)
     except RecursionError:
         raise _Refused(Unread.TOO_DEEP) from None
     except ValueError as exc:

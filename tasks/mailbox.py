@@ -32,7 +32,7 @@ LEAST_SHARE = 10
 # Bytes that are taken in one round trip, beyond the message with which they are reached.
 MOST_BYTES = 2_000_000
 # The name of the queue and the frame around a message.
-_FRAME_BYTES = 1024
+_FRAME_BYTES = 64_000
 # Takes up to ARGV[2] messages from each list in turn, ARGV[1] messages and ARGV[3] bytes in all. A message of more than ARGV[4] bytes is dropped here: it
 # never leaves the broker. Returns how many lists were looked at, how many messages were dropped, and the messages.
 _TAKE = """
@@ -143,7 +143,7 @@ class Mailbox:
         taken = [Taken(letter=x, proven=p, tag="" if x.asks_again else next(self._tags)) for x, p in letters]
         commands: list[tuple[Any, ...]] = []
         if kept := [t for t in taken if t.tag]:
-            messages = [(t.tag, json.dumps([json.loads(t.letter.raw), "", LANE])) for t in kept]
+            messages = [(t.tag, f'[{t.letter.raw.decode()}, "", "{LANE}"]') for t in kept]
             commands = [
                 ("ZADD", _UNACKED_INDEX, *(part for t in kept for part in (now_s, t.tag))),
                 ("HSET", _UNACKED, *(part for message in messages for part in message)),

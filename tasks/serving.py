@@ -14,7 +14,6 @@ from celery.worker.consumer import Consumer
 from pool import logs, observing
 from pool.errors import PoolError, Refused, Transient
 from pool.passes import fallback
-from pool.signing import INTERNAL_HEADER, Asked
 from tasks.app import app
 from tasks.letters import Unread
 from tasks.liveness import Liveness
@@ -29,8 +28,7 @@ class PatientConsumer(Consumer):
     """A consumer that no message can end. Celery's own gives up on one whose parts are of the wrong shape, puts it back into the queue
     on its way out, and so ends every consumer after it as well.
 
-    It serves the tasks of its own queue, and of these only what the control plane has signed: a caller cannot have the pool's own tasks run by pushing
-    them to a queue, nor reach them through Celery's built-in ones."""
+    It serves the tasks of its own queue and no other; `tasks.transport` hands it only what the control plane has signed."""
 
     def update_strategies(self) -> None:
         super().update_strategies()
@@ -44,26 +42,14 @@ class PatientConsumer(Consumer):
 
         def refuse_or_receive(message: Any) -> None:
             try:
-                if is_internal(message):
-                    received(message)
-                    return
-                cause = "not signed by the control plane"
+                received(message)
             except self.connection_errors:  # type: ignore[attr-defined]
                 raise
             except Exception as exc:  # noqa: BLE001 - whatever is wrong with it, it is one message
-                cause = f"{type(exc).__name__}: {exc}"
-            app.dropped.add(Unread.NOT_INTERNAL, cause=cause)
-            message.reject_log_error(log, self.connection_errors)  # type: ignore[attr-defined]
+                app.dropped.add(Unread.ERROR, cause=f"{type(exc).__name__}: {exc}")
+                message.reject_log_error(log, self.connection_errors)  # type: ignore[attr-defined]
 
         return refuse_or_receive
-
-
-def is_internal(message: Any) -> bool:
-    """Whether the control plane has sent it, with nothing to follow."""
-    headers = message.headers
-    args, kwargs, embedded = message.payload
-    asked = Asked(task=headers["task"], task_id=headers["id"], address="", args=args, kwargs=kwargs)
-    return not any(embedded.values()) and app.internal_tasks.accepts(headers.get(INTERNAL_HEADER), asked)
 
 
 class LaneStep(bootsteps.StartStopStep):

@@ -8,8 +8,10 @@ from typing import Any
 from kombu.transport import redis
 from redis.exceptions import ResponseError
 
+from pool.signing import INTERNAL_HEADER
 from tasks.app import app
-from tasks.letters import Unread
+from tasks.letters import Unread, Unreadable, checked
+from tasks.options import QUEUES
 
 
 class PatientChannel(redis.Channel):
@@ -38,10 +40,22 @@ class PatientTransport(redis.Transport):
     connection_errors = (*redis.Transport.connection_errors, ResponseError)
 
     def _deliver(self, message: Any, queue: str | None) -> None:
+        """Only what the control plane has signed goes on to Celery, before anything of it is decompressed or decoded."""
+        if queue in QUEUES and (refused := _refusal(message)):
+            app.dropped.add(refused)
+            return
         try:
             super()._deliver(message, queue)
         except (TypeError, ValueError, LookupError, AttributeError, RecursionError) as exc:
             _refused(exc)
+
+
+def _refusal(message: Any) -> Unread | None:
+    letter = checked(message)
+    if isinstance(letter, Unreadable):
+        return letter.why
+    signed = app.internal_tasks.accepts(letter.headers.get(INTERNAL_HEADER), letter.asked)
+    return None if signed and not letter.objection else Unread.NOT_INTERNAL
 
 
 def _refused(exc: Exception) -> None:

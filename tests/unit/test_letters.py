@@ -142,8 +142,13 @@ def test_long_flat_list_of_claims_is_read() -> None:
 def test_number_of_any_length_is_bounded(number: str) -> None:
     inner = base64.b64encode(f'[[], {{"wait_s": {number}}}, {{}}]'.encode()).decode()
     assert isinstance(letter_of(envelope(body=inner)).kwargs["wait_s"], float)
-    outer = json.dumps(envelope(headers={**HEADERS, "id": "here"})).replace('"here"', number)
-    assert why_unread(outer.encode()) is Unread.TASK_ID
+
+
+@pytest.mark.parametrize("number", ["9" * 21, "9" * 5000, "-" + "9" * 5000, "NaN", "Infinity"])
+def test_frame_with_a_number_without_bound_is_dropped(number: str) -> None:
+    """It is kept at the broker until it is answered, and kombu reads it again from there."""
+    frame = json.dumps(envelope(headers={**HEADERS, "x": "here"})).replace('"here"', number)
+    assert why_unread(frame.encode()) is Unread.NOT_JSON
 
 
 @pytest.mark.parametrize("follower", ["callbacks", "errbacks", "chain", "chord"])
@@ -153,7 +158,7 @@ def test_follower_is_objected_to_and_named(follower: str) -> None:
 
 
 def test_task_of_another_queue_is_objected_to_and_named() -> None:
-    assert letter_of(with_header("task", "pool.spawn")).objection.startswith("task: 'pool.spawn'")
+    assert letter_of(with_header("task", "pool.spawn")).refusal.startswith("task: 'pool.spawn'")
 
 
 def test_eta_and_expires_are_read_as_times() -> None:
