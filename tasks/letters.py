@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from math import isfinite
 from typing import Any, TypeGuard
 
 from pool.signing import HEADER, INTERNAL_HEADER, REPLY_PREFIX, Asked
@@ -65,6 +66,8 @@ class Letter:
     address: str
     wants_result: bool
     headers: Mapping[str, Any]
+    body: str = ""
+    is_base64: bool = True
     eta: datetime | None = None
     expires: datetime | None = None
     objection: str = ""
@@ -75,6 +78,30 @@ class Letter:
         return Asked(
             task=self.task, task_id=self.task_id, address=self.address, args=self.args, kwargs=self.kwargs
         )
+
+    def kept(self, tag: str, queue: str) -> str:
+        """The same call in the form in which kombu keeps what is unacknowledged. Nothing of the frame that a stranger made is in it."""
+        times = {
+            "eta": self.eta and self.eta.isoformat(),
+            "expires": self.expires and self.expires.isoformat(),
+        }
+        headers = {**self.headers, "lang": "py", "task": self.task, "id": self.task_id, **times}
+        frame = {
+            "body": self.body,
+            "content-type": "application/json",
+            "content-encoding": "utf-8",
+            "headers": {**headers, "ignore_result": not self.wants_result},
+            "properties": {
+                "correlation_id": self.task_id,
+                "reply_to": self.address,
+                "body_encoding": "base64" if self.is_base64 else None,
+                "delivery_tag": tag,
+                "delivery_mode": 2,
+                "delivery_info": {"exchange": "", "routing_key": queue},
+                "priority": 0,
+            },
+        }
+        return json.dumps([frame, "", queue])
 
     @property
     def refusal(self) -> str:
@@ -141,6 +168,8 @@ def _letter(raw: bytes, message: object) -> Letter:
         address=_address(properties.get("reply_to")),
         wants_result=not headers.get("ignore_result"),
         headers=_known(headers),
+        body=message["body"],
+        is_base64=_is_base64(properties),
     )
     return _with_options(letter, headers, embedded)
 
@@ -166,6 +195,8 @@ def _with_options(letter: Letter, headers: Mapping[str, Any], embedded: Mapping[
         address=letter.address,
         wants_result=letter.wants_result,
         headers=letter.headers,
+        body=letter.body,
+        is_base64=letter.is_base64,
         eta=starts,
         expires=ends,
         objection=objection,
@@ -193,7 +224,7 @@ def _body(message: Mapping[str, Any], properties: Mapping[str, Any]) -> tuple[An
     if not isinstance(body, str):
         raise _Refused(Unread.BODY)
     content: str | bytes = body
-    if properties.get("body_encoding") == "base64":
+    if _is_base64(properties):
         try:
             content = base64.b64decode(body, validate=True)
         except (ValueError, binascii.Error) as exc:
@@ -202,6 +233,10 @@ def _body(message: Mapping[str, Any], properties: Mapping[str, Any]) -> tuple[An
         case [list() as args, dict() as kwargs, dict() as embedded]:
             return args, kwargs, embedded
     raise _Refused(Unread.BODY)
+
+
+def _is_base64(properties: Mapping[str, Any]) -> bool:
+    return bool(properties.get("body_encoding") == "base64")
 
 
 def _address(given: object) -> str:
@@ -250,11 +285,14 @@ def _in_the_frame(digits: str) -> int:
     return int(digits)
 
 
-def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no number of JSON")
+def _fraction(digits: str) -> float:
+    found = float(digits)
+    if not isfinite(found):
+        raise ValueError(f"{digits[:MOST_DIGITS]} is no number of JSON")
+    return found
 
 
-_FRAME = json.JSONDecoder(parse_int=_in_the_frame, parse_constant=_no_number)
+_FRAME = json.JSONDecoder(parse_int=_in_the_frame, parse_float=_fraction, parse_constant=_fraction)
 _ARGUMENTS = json.JSONDecoder(parse_int=_argument)
 
 

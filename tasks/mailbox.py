@@ -143,7 +143,7 @@ class Mailbox:
         taken = [Taken(letter=x, proven=p, tag="" if x.asks_again else next(self._tags)) for x, p in letters]
         commands: list[tuple[Any, ...]] = []
         if kept := [t for t in taken if t.tag]:
-            messages = [(t.tag, f'[{t.letter.raw.decode()}, "", "{LANE}"]') for t in kept]
+            messages = [(t.tag, t.letter.kept(t.tag, LANE)) for t in kept]
             commands = [
                 ("ZADD", _UNACKED_INDEX, *(part for t in kept for part in (now_s, t.tag))),
                 ("HSET", _UNACKED, *(part for message in messages for part in message)),

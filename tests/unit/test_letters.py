@@ -144,7 +144,7 @@ def test_number_of_any_length_is_bounded(number: str) -> None:
     assert isinstance(letter_of(envelope(body=inner)).kwargs["wait_s"], float)
 
 
-@pytest.mark.parametrize("number", ["9" * 21, "9" * 5000, "-" + "9" * 5000, "NaN", "Infinity"])
+@pytest.mark.parametrize("number", ["9" * 21, "9" * 5000, "-" + "9" * 5000, "NaN", "Infinity", "1e999"])
 def test_frame_with_a_number_without_bound_is_dropped(number: str) -> None:
     """It is kept at the broker until it is answered, and kombu reads it again from there."""
     frame = json.dumps(envelope(headers={**HEADERS, "x": "here"})).replace('"here"', number)
@@ -187,6 +187,20 @@ def test_header_of_a_kind_that_is_not_taken_is_named(name: str, value: Any) -> N
 )
 def test_options_that_change_nothing_here_are_taken(option: dict[str, Any]) -> None:
     assert not letter_of(envelope(headers={**HEADERS, **option})).objection
+
+
+def test_letter_that_is_kept_is_the_same_call_in_a_frame_of_our_own() -> None:
+    message = envelope(
+        headers={**HEADERS, "warmpool_auth": "proof", "eta": "2031-05-01T12:00:00+00:00", "x": [1]}
+    )
+    message["properties"].update(delivery_info="nonsense", delivery_tag=7, priority={})
+    letter = letter_of(message)
+    frame, exchange, queue = json.loads(letter.kept("tag", "acquire"))
+    assert (exchange, queue) == ("", "acquire")
+    assert frame["properties"]["delivery_info"] == {"exchange": "", "routing_key": "acquire"}
+    again = letter_of(frame)
+    assert (again.asked, again.headers, again.eta) == (letter.asked, letter.headers, letter.eta)
+    assert "x" not in frame["headers"]
 
 
 def test_text_of_a_stranger_is_cleaned() -> None:
