@@ -6,31 +6,24 @@ import importlib.metadata
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import yaml
 from packaging.requirements import Requirement
 
 from tests.support.helm import ROOT, of_kind, rendered
+from tests.support.image_packages import image_lock, installed, link_image_packages, run_with
 
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 OURS = {name: s for name, s in COMPOSE["services"].items() if s.get("command", [""])[0] == "warmpool"}
-
-
-def image_lock() -> dict[str, str]:
-    """The packages of the image and their versions."""
-    printed = subprocess.run(
-        [sys.executable, "deploy/image_requirements.py"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
-    return dict(re.findall(r"(?m)^([a-z0-9-]+)==([^ ;\\\n]+)", printed))
 
 
 def test_the_image_has_what_its_packages_need_and_no_tools() -> None:
     lock = image_lock()
     missing = set()
     # Those that are locked for other platforms and Pythons only are not installed here.
-    here = {re.sub(r"[-_.]+", "-", d.metadata["Name"]).lower() for d in importlib.metadata.distributions()}
-    for name in set(lock) & here:
+    for name in set(lock) & set(installed()):
         for line in importlib.metadata.requires(name) or []:
             needed = Requirement(line)
             wanted = needed.marker is None or needed.marker.evaluate({"extra": ""})
@@ -58,6 +51,34 @@ def test_the_image_has_what_its_packages_need_and_no_tools() -> None:
         "matplotlib",
         "helm-binary",
     } & set(lock)
+
+
+IMPORT_ALL = """
+import importlib, pkgutil, traceback
+import pool, tasks
+names = ["beat_schedule"]
+for package in (pool, tasks):
+    names += [found.name for found in pkgutil.walk_packages(package.__path__, package.__name__ + ".")]
+for name in names:
+    if name.rpartition(".")[2] in ("__main__", "env"):
+        continue  # they run when they are imported
+    try:
+        importlib.import_module(name)
+    except Exception:
+        print(name, traceback.format_exc(limit=-3))
+print("imported", len(names))
+"""
+
+
+def test_every_module_can_be_imported_with_the_packages_of_the_image_alone(tmp_path: Path) -> None:
+    link_image_packages(tmp_path)
+    done = run_with(tmp_path, IMPORT_ALL)
+    *missing, last = done.stdout.strip().splitlines() or [""]
+    assert missing == [], done.stdout + done.stderr
+    assert last.startswith("imported"), done.stderr
+    assert int(last.split()[1]) > 200
+    hidden = run_with(tmp_path, "import pytest")
+    assert "No module named 'pytest'" in hidden.stderr
 
 
 def test_the_images_packages_are_the_locked_ones_by_hash() -> None:
