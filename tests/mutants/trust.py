@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant, broken
 
+_ACL = "tests/chart/test_acl.py"
+_ACL_MATRIX = "tests/chart/test_acl_matrix.py"
 _BOARD = "tests/integration/test_board.py"
 _POISON = "tests/integration/test_poison.py"
 _QUEUES = "tests/integration/test_queue_per_org.py"
@@ -103,9 +105,41 @@ MUTANTS: tuple[Mutant, ...] = (
         45,
         "an org writes to every queue",
         "pool/acl.py",
-        'keys = f"%W~{queue} ~{replies}*',
-        'keys = f"%W~{queue[:7]}* ~{replies}*',
+        'keys = f"%W~{queue} %R~',
+        'keys = f"%W~{queue[:7]}* %R~',
         f"{_QUEUES}::test_the_line_lets_an_org_do_its_own_and_nothing_else",
+    ),
+    broken(
+        45,
+        "a producer may delete and jump its queue",
+        "charts/warmpool/files/users.acl",
+        "+lpush +get +mget %W~acquire",
+        "+lpush +rpush +expire +get +mget %W~acquire",
+        f"{_ACL_MATRIX}::test_each_user_is_refused_every_write_that_is_not_named",
+    ),
+    broken(
+        45,
+        "a line for an old Redis lets a producer take from the shared queue",
+        "charts/warmpool/files/users-6.2.acl",
+        "+lpush +get +mget ~acquire",
+        "+lpush +blpop +get +mget ~acquire",
+        f"{_ACL_MATRIX}::test_each_user_is_refused_every_write_that_is_not_named",
+    ),
+    broken(
+        45,
+        "an org's line replaces the control plane's",
+        "pool/acl.py",
+        "    if user in RESERVED_USERS:",
+        "    if not user:",
+        f"{_ACL}::test_a_line_for_a_user_of_the_pools_own_is_refused",
+    ),
+    broken(
+        45,
+        "the default user may not replay the append-only file",
+        "charts/warmpool/files/users.acl",
+        "user default off ~* &* +@all",
+        "user default off",
+        f"{_ACL}::test_the_default_user_is_off_and_still_replays_transactions",
     ),
     broken(
         45,
