@@ -12,6 +12,8 @@ from typing import Any
 import yaml
 from packaging.requirements import Requirement
 
+from pool.config.rules import RULES
+from pool.settings import PoolSettings
 from tests.support.helm import ROOT, of_kind, rendered
 from tests.support.image_packages import image_lock, installed, link_image_packages, run_with
 
@@ -151,6 +153,27 @@ def test_compose_has_two_beats_and_grants_nothing() -> None:
         assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"]), name
     published = [p for s in COMPOSE["services"].values() for p in s.get("ports", [])]
     assert all(p.startswith("127.0.0.1:") for p in published)
+
+
+def test_every_image_of_compose_can_be_given_by_digest() -> None:
+    for name, service in COMPOSE["services"].items():
+        assert re.fullmatch(r"\$\{WARMPOOL_([A-Z]+_)?IMAGE:-[a-z/]+:[a-z0-9.-]+\}", service["image"]), name
+
+
+def test_the_redis_of_compose_refuses_writes_before_it_is_killed() -> None:
+    service = COMPOSE["services"]["redis"]
+    options = dict(zip(service["command"][1::2], service["command"][2::2], strict=True))
+    assert options["--maxmemory-policy"] == "noeviction"
+    most, limit = options["--maxmemory"].removesuffix("mb"), service["mem_limit"].removesuffix("m")
+    assert 0 < int(most) <= 0.6 * int(limit)
+
+
+def test_the_master_key_of_compose_is_long_enough() -> None:
+    key = re.fullmatch(
+        r"\$\{WARMPOOL_TRIAL_MASTER_KEY:-(.+)\}", COMPOSE["x-ours"]["environment"]["WARMPOOL_MASTER_KEY"]
+    )
+    assert key is not None
+    assert list(RULES[PoolSettings, "master_key"](key[1])) == []
 
 
 def test_what_compose_mounts_is_there() -> None:
