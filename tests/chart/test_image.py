@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import re
 import subprocess
 import sys
@@ -114,6 +115,27 @@ def test_the_ignored_context_still_has_what_the_image_copies() -> None:
         for source in [w for w in line.split()[1:] if not w.startswith("--")][:-1]
     }
     assert copied == kept
+
+
+def test_the_sbom_lists_the_images_packages_and_is_the_same_each_time() -> None:
+    command = [sys.executable, "-S", "deploy/sbom.py"]
+    first, second = (
+        subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout for _ in range(2)
+    )
+    assert first == second
+    sbom = json.loads(first)
+    assert (sbom["bomFormat"], sbom["specVersion"]) == ("CycloneDX", "1.6")
+    assert {c["name"]: c["version"] for c in sbom["components"]} == image_lock()
+    for found in sbom["components"]:
+        assert found["purl"] == f"pkg:pypi/{found['name']}@{found['version']}"
+        assert found["externalReferences"][0]["hashes"]
+    known = {sbom["metadata"]["component"]["bom-ref"], *(c["bom-ref"] for c in sbom["components"])}
+    assert {d["ref"] for d in sbom["dependencies"]} == known
+    needs = {d["ref"]: d["dependsOn"] for d in sbom["dependencies"]}
+    assert all(set(refs) <= known for refs in needs.values())
+    assert any(
+        ref.startswith("pkg:pypi/packaging@") for ref in needs[next(r for r in known if "/kombu@" in r)]
+    )
 
 
 def test_compose_is_valid() -> None:
