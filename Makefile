@@ -17,7 +17,7 @@ PODS ?= local
 KUBE_JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help venv up test lint format bench bench-quick race chaos soak drill proof mutants test-kube lock clean
+.PHONY: help venv up test lint format bench bench-quick race chaos soak drill proof mutants test-kube lock sbom audit clean
 .DELETE_ON_ERROR:
 
 help: ## print this
@@ -83,6 +83,14 @@ lock: ## choose the newest packages that fit pyproject.toml (needs uv)
 	@command -v $(UV) >/dev/null || { echo "make: no uv: install it, or set UV" >&2; exit 1; }
 	@$(UV) pip compile --quiet pyproject.toml --extra embedded --extra kubernetes --extra plots --group dev --universal --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --upgrade --custom-compile-command "make lock" -o requirements.lock
+
+sbom: ## write the image's packages to build/sbom.json (CycloneDX), from the lock and without a network
+	@mkdir -p build
+	@$(PYTHON) deploy/sbom.py >build/sbom.json && echo "make: build/sbom.json"
+
+audit: ## look the locked packages up among the known vulnerabilities (needs a network; not part of CI)
+	@test -x build/audit/bin/pip-audit || { $(PYTHON) -m venv build/audit && build/audit/bin/python -m pip --quiet --disable-pip-version-check install pip-audit; }
+	@build/audit/bin/pip-audit --strict --require-hashes --disable-pip -r requirements.lock
 
 clean: ## remove what can be made again; data directories stay
 	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -99,7 +99,7 @@ def component_keys() -> dict[str, Schema]:
         "nodeSelector": texts("Labels that its nodes must have"),
         "tolerations": of_kubernetes("Taints that it may stand beside"),
         "affinity": of_kubernetes("Affinity", "object"),
-        "priorityClassName": text("Its PriorityClass; empty: the cluster's default"),
+        "priorityClassName": text("Its PriorityClass; empty: the one of priorityClasses.controlPlane"),
         "podLabels": texts("Extra labels of its pods"),
         "podAnnotations": texts("Extra annotations of its pods"),
         "serviceAccountAnnotations": texts("Annotations of its ServiceAccount, for cloud identities"),
@@ -119,6 +119,7 @@ def bundled(what: str, **more: Schema) -> Schema:
         f"A {what} of our own: one replica without backups, for trials",
         enabled=flag("Whether there is one"),
         image=text("Its image"),
+        digest=text("sha256:… of its image; then the tag is only a note", pattern="^(sha256:[0-9a-f]{64})?$"),
         storage=text("Size of its volume"),
         storageClass=text("StorageClass of its volume; empty: the cluster's default"),
         resources=resources(),
@@ -287,7 +288,7 @@ def values() -> Schema:
             ),
             masterKey=obj(
                 "What worker keys, claim tokens and orgs' keys derive from",
-                value=text("16 characters or more; empty: made once, kept over upgrades"),
+                value=text("32 characters or more; empty: made once, kept over upgrades"),
                 existingSecret=existing("A Secret with it", key=text("Its key")),
                 previousSecret=existing(
                     "A Secret with the one before it, honoured until nothing made under it is left",
@@ -314,7 +315,17 @@ def values() -> Schema:
             ),
             priorityClasses=obj(
                 "Who gives way to whom",
-                worker=priority_class("workers", value=number("Its value", 0, 1_000_000_000)),
+                controlPlane=priority_class(
+                    "the control plane and the bundled servers",
+                    value=number("Its value, above the workers'", -9, 1_000_000_000),
+                    preemptionPolicy=text(
+                        "Whether it takes the place of pods below its value where a node is full",
+                        enum=["Never", "PreemptLowerPriority"],
+                    ),
+                ),
+                worker=priority_class(
+                    "workers", value=number("Its value, above the placeholders'", -9, 1_000_000_000)
+                ),
                 placeholder=priority_class("headroom's placeholders; its value is -10"),
             ),
             rbac=obj(

@@ -1,37 +1,83 @@
-"""What a Redis user of a producer may do, as a line of an ACL file. Pure. The control plane's and Flower's lines stand in
-`charts/warmpool/files/users.acl`, whose producer is the one of this module that no org owns."""
+"""What a Redis user of a producer may do, as a line of an ACL file. Pure. The control plane's and Flower's lines are in
+`charts/warmpool/files/users.acl`, whose producer is the one of this module that no org owns; `users-6.2.acl` is the same for Redis 6.2.
+
+A producer may only LPUSH to its queue. Deleting a queue (EXPIRE 0), taking from it (BLPOP) or jumping it (RPUSH) is for reply lists only.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import re
+from enum import StrEnum
 
+from pool.errors import InvalidInput
 from pool.signing import REPLY_PREFIX, queue_of, reply_prefix_of, task_prefix_of
 
+# Users of the shipped file: a second line for one of them would replace its rights.
+RESERVED_USERS = frozenset({"control", "default", "flower", "producer"})
+
+_USER = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_SHARED_QUEUE = "acquire"
 _RESULTS = "celery-task-meta-"
-_COMMANDS = (
-    *("+hello", "+auth", "+ping", "+select", "+client|setname", "+client|setinfo", "+client|id"),
-    *("+multi", "+exec", "+discard", "+time"),
-    *("+lpush", "+rpush", "+blpop", "+lpop", "+expire", "+get", "+mget"),
-    *("+subscribe", "+unsubscribe"),
+_CONNECTING = (
+    *("+hello", "+auth", "+ping", "+select", "+client|setname", "+client|id"),
+    *("+multi", "+exec", "+discard", "+time", "+subscribe", "+unsubscribe"),
 )
+_SENDING = ("+lpush", "+get", "+mget")
+_LISTENING = ("+blpop", "+lpop", "+rpush", "+expire")
 
 
-def producer_rules() -> str:
-    """Of any producer, where all of them share a queue: its answers are kept apart by names that nobody can guess."""
-    return _rules("acquire", REPLY_PREFIX, _RESULTS)
+class Dialect(StrEnum):
+    """The oldest server that takes the line. Redis 6.2 knows neither selectors nor keys that are only read or only written; before
+    7.2 a file that names CLIENT SETINFO does not load."""
+
+    SELECTORS = "7.2"
+    FLAT = "6.2"
 
 
-def org_rules(org: str) -> str:
-    """Of an org's producer, where every org has a queue of its own: it writes to that one and reads its own answers."""
-    return _rules(queue_of(org), reply_prefix_of(org), f"{_RESULTS}{task_prefix_of(org)}")
+def producer_rules(dialect: Dialect = Dialect.SELECTORS) -> str:
+    """Rules for any producer, where all of them share a queue: reply lists are kept apart by names that cannot be guessed.
+
+    Without selectors BLPOP would reach the shared queue, so the line serves Celery's results only and the slim client is refused.
+    """
+    if dialect is Dialect.FLAT:
+        return _flat(_SENDING, _SHARED_QUEUE, f"{_RESULTS}*", channels=f"{_RESULTS}*")
+    return _selecting(_SHARED_QUEUE, REPLY_PREFIX, _RESULTS)
+
+
+def org_rules(org: str, dialect: Dialect = Dialect.SELECTORS) -> str:
+    """Rules for an org's producer, where every org has its own queue: it writes to that queue and reads its own answers.
+
+    Without selectors it may also empty that queue, which holds no other org's messages.
+    """
+    queue, replies, results = queue_of(org), reply_prefix_of(org), f"{_RESULTS}{task_prefix_of(org)}"
+    if dialect is Dialect.FLAT:
+        return _flat((*_SENDING, *_LISTENING), queue, f"{replies}*", f"{results}*", channels=f"{results}*")
+    return _selecting(queue, replies, results)
 
 
 def line(user: str, rules: str, password: str = "") -> str:
-    """The whole line. Without a password the user is off: nobody comes in without one."""
+    """The whole line. Without a password the user is off and cannot log in."""
     state = f"on #{hashlib.sha256(password.encode()).hexdigest()}" if password else "off"
     return f"user {user} {state} {rules}"
 
 
-def _rules(queue: str, replies: str, results: str) -> str:
-    keys = f"%W~{queue} ~{replies}* %R~{results}* &{results}*"
-    return f"resetchannels -@all {' '.join(_COMMANDS)} {keys}"
+def checked_user(user: str) -> str:
+    """The name of a user that may get a line of its own; one word, so that it adds no rules."""
+    if not _USER.fullmatch(user):
+        raise InvalidInput("user", f"{user!r} must be 1 to 128 of the characters A-Z a-z 0-9 . _ -")
+    if user in RESERVED_USERS:
+        own = ", ".join(sorted(RESERVED_USERS))
+        raise InvalidInput("user", f"{user} is one of the pool's own ({own}); give another name with --user")
+    return user
+
+
+def _selecting(queue: str, replies: str, results: str) -> str:
+    commands = " ".join((*_CONNECTING, "+client|setinfo", *_SENDING))
+    keys = f"%W~{queue} %R~{results}* &{results}*"
+    return f"resetchannels -@all {commands} {keys} ({' '.join(_LISTENING)} ~{replies}*)"
+
+
+def _flat(commands: tuple[str, ...], *keys: str, channels: str) -> str:
+    allowed = " ".join((*_CONNECTING, *commands))
+    return f"resetchannels -@all {allowed} {' '.join(f'~{key}' for key in keys)} &{channels}"

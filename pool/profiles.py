@@ -11,7 +11,7 @@ from typing import Any
 from pool.settings import Profile
 
 _SHAPING = (
-    "image", "command", "env", "cpu_millicores", "memory_mib", "port", "grace_s", "service_account",
+    "image", "command", "env", "cpu_millicores", "memory_mib", "ephemeral_storage_mib", "port", "grace_s", "service_account",
     "own_service_account", "run_as_user", "node_selector", "tolerations", "affinity", "runtime_class",
     "priority_class", "readiness_path", "volumes", "mounts", "pod_labels", "pod_annotations",
 )  # fmt: skip

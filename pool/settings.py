@@ -24,7 +24,8 @@ class PoolSettings:
     broker_url: str = _opt("", "redis://…; empty: the embedded server's")
     driver: str = _opt("local", "what makes pods: local or kubernetes")
     master_key: str = _opt(
-        "", "secret that worker keys and org keys derive from; empty: made once under data_dir"
+        "",
+        "secret that worker keys and org keys derive from, 32 characters or more; empty: made once under data_dir",
     )
     master_key_previous: str = _opt(
         "", "the one before it, honoured until nothing made under it is left; empty: none"
@@ -113,6 +114,11 @@ class Profile:
     env: Mapping[str, str] = _opt({}, "extra environment variables")
     cpu_millicores: int = _opt(500, "requests = limits", least=1)
     memory_mib: int = _opt(512, "requests = limits", least=1)
+    ephemeral_storage_mib: int = _opt(
+        1024,
+        "disk for /tmp, other emptyDirs and logs, in MiB; requests = limits, on Kubernetes only",
+        least=1,
+    )
     port: int = _opt(
         8080, "where the worker listens; the local driver picks a free one", least=1, most=65_535
     )

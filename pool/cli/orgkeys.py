@@ -60,16 +60,21 @@ def print_acl(
         Path | None,
         typer.Option(help="Its password, of which only the hash is printed; without one the user is off."),
     ] = None,
+    redis: Annotated[
+        acl.Dialect,
+        typer.Option(help="The oldest server that reads it. 6.2 without queue_per_org: Celery results only."),
+    ] = acl.Dialect.SELECTORS,
 ) -> None:
     """The line of Redis' ACL file for the org's services. With queue_per_org it lets them write to their own queue and read their own answers
     only; without, it is the same for all."""
     settings, org = settings_of(context), org_id(name)
+    named = acl.checked_user(user or org)
     try:
         password = "" if password_file is None else password_file.read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as exc:
         raise PoolError(f"cannot read {password_file}: {exc}") from exc
-    rules = acl.org_rules(org) if settings.pool.queue_per_org else acl.producer_rules()
-    print(acl.line(user or org, rules, password))
+    rules = acl.org_rules(org, redis) if settings.pool.queue_per_org else acl.producer_rules(redis)
+    print(acl.line(named, rules, password))
 
 
 def key_of(settings: Settings, org: OrgId) -> str:

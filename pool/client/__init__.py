@@ -12,8 +12,8 @@ release by itself.
 Where the pool takes signed requests only, `Pool(url, org_key=…)` signs them, with what `warmpool org key` prints; so do WARMPOOL_ORG_KEY and a file
 that WARMPOOL_ORG_KEY_FILE names.
 
-A Redis ACL that is enough for a client named "billing": `-@all +hello +auth +ping +client +select +time +lpush +blpop +lpop
-+rpush +expire ~acquire ~warmpool.reply.billing.*`
+A Redis ACL that is enough for a client named "billing": `-@all +hello +auth +ping +client|setname +client|setinfo +select +time +lpush
+%W~acquire (+blpop +lpop +rpush +expire ~warmpool.reply.billing.*)`, on Redis 7.2 or newer; `warmpool org acl` prints it whole.
 """
 
 from __future__ import annotations

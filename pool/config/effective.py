@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
@@ -88,6 +89,7 @@ def _kept_key(path: Path) -> str:
     try:
         if not path.exists():
             _make_key(path)
+        _make_private(path)
         text = path.read_text(encoding="ascii").strip()
     except (OSError, ValueError) as exc:
         raise PoolError(f"cannot keep the master key in {path}: {exc}; set master_key instead") from exc
@@ -96,6 +98,13 @@ def _kept_key(path: Path) -> str:
             f"{path} holds no master key: {len(text)} characters where {LEAST_KEY_CHARS} are the least"
         )
     return text
+
+
+def _make_private(path: Path) -> None:
+    """A key that others could read becomes its owner's alone. One that is mounted read-only stays as it is."""
+    if path.stat().st_mode & 0o077:
+        with contextlib.suppress(OSError):
+            path.chmod(0o600)
 
 
 def _make_key(path: Path) -> None:

@@ -14,7 +14,9 @@ from pool.settings import KubernetesSettings, OrgDefaults, PoolSettings, Profile
 Rule = Callable[[Any], Iterator[Wrong]]
 
 DRIVERS = ("local", "kubernetes")
-LEAST_KEY_CHARS = 16
+LEAST_KEY_CHARS = 32
+# What was enough before: such a key is still honoured while it is replaced.
+LEAST_OLD_KEY_CHARS = 16
 ORG_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 ORG_NAME_TAKES = "1 to 128 of the characters A-Z a-z 0-9 . _ -"
 PROFILE_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
@@ -52,9 +54,14 @@ def _master_key(value: str) -> Iterator[Wrong]:
         )
 
 
-def _other_master_key(value: str) -> Iterator[Wrong]:
+def _next_master_key(value: str) -> Iterator[Wrong]:
     if value and len(value.strip()) < LEAST_KEY_CHARS:
         yield Wrong(given=value, takes=f"{LEAST_KEY_CHARS} characters or more, or nothing")
+
+
+def _previous_master_key(value: str) -> Iterator[Wrong]:
+    if value and len(value.strip()) < LEAST_OLD_KEY_CHARS:
+        yield Wrong(given=value, takes=f"{LEAST_OLD_KEY_CHARS} characters or more, or nothing")
 
 
 def _database_url(value: str) -> Iterator[Wrong]:
@@ -128,8 +135,8 @@ RULES: dict[tuple[type, str], Rule] = {
     (PoolSettings, "driver"): _driver,
     (PoolSettings, "data_dir"): _data_dir,
     (PoolSettings, "master_key"): _master_key,
-    (PoolSettings, "master_key_previous"): _other_master_key,
-    (PoolSettings, "master_key_next"): _other_master_key,
+    (PoolSettings, "master_key_previous"): _previous_master_key,
+    (PoolSettings, "master_key_next"): _next_master_key,
     (PoolSettings, "database_url"): _database_url,
     (PoolSettings, "broker_url"): _broker_url,
     (Profile, "image"): _image,

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pool.embedded.ports import free_port, is_free
+from pool.embedded.privacy import make_private
 from pool.errors import PoolError
 from pool.ids import RandomIds
 from pool.processes import ProcessRef, boot_id
@@ -49,10 +50,11 @@ class DataDir:
 
     @classmethod
     def open(cls, path: str | Path) -> DataDir:
-        """Make what is missing; only its owner may look inside."""
+        """Make what is missing; only its owner may look inside, also if it was open to others before."""
         self = cls(Path(path).absolute())
         for folder in (self.root, self.run, self.logs, self.redis):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(self.root)
         return self
 
     @property

@@ -22,6 +22,7 @@ from pool.embedded.adoption import Leftovers, judge
 from pool.embedded.components import Component, Kind
 from pool.embedded.datadir import DataDir, write_private
 from pool.embedded.hosting import Host
+from pool.embedded.privacy import PRIVATE_UMASK
 from pool.embedded.processes import stop_all, writers_to
 from pool.embedded.progress import Progress
 from pool.embedded.supervision import Supervision
@@ -81,13 +82,14 @@ Plan = Callable[[frozenset[str]], Sequence[Component]]
 
 def supervise(data_dir: DataDir, plan: Plan, around: Surroundings) -> int:
     """Own the data directory, take over what is left in it, and run until told to stop; the exit code."""
-    lock = data_dir.lock()
+    lock, umask = data_dir.lock(), os.umask(PRIVATE_UMASK)
     try:
         recorded, running = data_dir.read_record(), writers_to(data_dir.logs)
         components = plan(frozenset(recorded) | frozenset(running.values()))
         host = Host(data_dir, components, os.environ, around.clock)
         return Supervisor(components, host, around).run(judge(components, recorded, running))
     finally:
+        os.umask(umask)
         os.close(lock)
 
 

@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import redis
 
 from pool import acl
+from pool.errors import InvalidInput
 from pool.ids import RandomIds
-from tests.support.helm import named, rendered, secret_values
+from tests.support.helm import CHART, ROOT, named, rendered, secret_values
 from tests.support.redis_server import RedisServer
 
 USERS = ("control", "producer", "flower")
@@ -22,6 +27,7 @@ ALLOWED = {
         "BRPOP passes 0.01", "HSET unacked tag m", "ZADD unacked_index 1 tag", "SADD _kombu.binding.acquire x",
         "SETEX celery-task-meta-1 60 {}", "PUBLISH celery-task-meta-1 {}", "RPUSH warmpool.reply.a.1 {}", "PUBLISH /0.celeryev/worker.heartbeat {}",
         "PUBLISH /0.celery.pidbox {}", "INFO server", "LLEN acquire", "TIME", "PING",
+        "EVAL return(redis.call('lpop',KEYS[1])) 1 acquire", "EVAL return(redis.call('hset',KEYS[1],'t','m')) 1 unacked",
     ],
     "producer": [
         "LPUSH acquire m", "BLPOP warmpool.reply.svc.1 0.01", "RPUSH warmpool.reply.svc.1 {}", "EXPIRE warmpool.reply.svc.1 60",
@@ -40,6 +46,7 @@ REFUSED = {
         "PUBLISH another.channel x", "SAVE",
     ],
     "producer": [
+        "EXPIRE acquire 0", "RPUSH acquire m", "BLPOP acquire 0.01", "LPOP acquire", "LPUSH warmpool.reply.svc.1 {}", "RPUSH celery-task-meta-1 {}",
         "RPOP acquire", "BRPOP acquire 0.01", "LRANGE acquire 0 -1", "LLEN acquire", "DEL acquire", "LPUSH fleet m", "LPUSH bind m", "LPUSH passes m",
         "SET celery-task-meta-1 {}", "SADD _kombu.binding.acquire x", "PUBLISH /0.celery.pidbox {}", "PUBLISH celery-task-meta-1 {}",
         "GET warmpool.nonce.acme:1", "SET warmpool.nonce.acme:1 open", "DEL warmpool.nonce.acme:1", "LPUSH acquire.general m",
@@ -112,6 +119,21 @@ def test_passwords_stand_in_the_file_as_hashes_only(secret: dict[str, str]) -> N
         assert f"user {user} on #" in secret["users.acl"]
 
 
+def test_the_default_user_is_off_and_still_replays_transactions(secret: dict[str, str]) -> None:
+    """Valkey 8.1 replays its append-only file as the default user: without rights, what MULTI and EXEC wrote is lost at a restart."""
+    assert secret["users.acl"].splitlines()[0] == "user default off ~* &* +@all"
+    flat = (CHART / "files" / "users-6.2.acl").read_text()
+    assert flat.splitlines()[0] == "user default off ~* &* +@all"
+    with RedisServer(appendonly=True, acl=secret["users.acl"]) as server:
+        url = server.url_of("control", secret["redis-control-password"])
+        with redis.Redis.from_url(url) as client, client.pipeline(transaction=True) as pipe:
+            pipe.hset("unacked", "tag", "m").zadd("unacked_index", {"tag": 1}).execute()
+        server.restart()
+        with redis.Redis.from_url(url) as client:
+            assert client.hgetall("unacked") == {b"tag": b"m"}
+            assert client.zcard("unacked_index") == 1
+
+
 def test_an_orgs_own_line_is_what_the_command_prints_and_lets_it_in() -> None:
     """The example with a queue for each org; its password is in no Secret of the chart's."""
     text = secret_values(named(rendered("strict"), "Secret", "wp-warmpool"))["users.acl"]
@@ -121,5 +143,24 @@ def test_an_orgs_own_line_is_what_the_command_prints_and_lets_it_in() -> None:
         redis.Redis.from_url(server.url_of("acme", "password"), retry=None) as client,
     ):
         assert client.lpush("acquire.acme.", "m") == 1
-        with pytest.raises(redis.exceptions.NoPermissionError):
-            client.lpush("acquire", "m")
+        for refused in ("LPUSH acquire m", "EXPIRE acquire.acme. 0", "RPUSH acquire.acme. m"):
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                client.execute_command(*refused.split(" "))
+
+
+@pytest.mark.parametrize("user", sorted(acl.RESERVED_USERS))
+def test_a_line_for_a_user_of_the_pools_own_is_refused(user: str, tmp_path: Path) -> None:
+    """It would give the control plane's user a producer's rights, or turn the default user on."""
+    for words in ((user,), ("acme", "--user", user)):
+        command = [sys.executable, "-m", "pool.cli", "org", "acl", *words]
+        refused = subprocess.run(
+            command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+        )
+        assert (refused.returncode, refused.stdout) == (1, ""), words
+        assert f"user {user} is one of the pool's own" in refused.stderr
+
+
+def test_a_line_for_a_user_whose_name_adds_rules_is_refused() -> None:
+    for user in ("svc on nopass +@all ~*", "svc\nuser default on nopass +@all ~*", "", "svc#"):
+        with pytest.raises(InvalidInput, match="user"):
+            acl.checked_user(user)

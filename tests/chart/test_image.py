@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import yaml
 from packaging.requirements import Requirement
 
+from pool.config.rules import RULES
+from pool.settings import PoolSettings
 from tests.support.helm import ROOT, of_kind, rendered
+from tests.support.image_packages import image_lock, installed, link_image_packages, run_with
 
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 OURS = {name: s for name, s in COMPOSE["services"].items() if s.get("command", [""])[0] == "warmpool"}
-
-
-def image_lock() -> dict[str, str]:
-    """The packages of the image and their versions."""
-    printed = subprocess.run(
-        [sys.executable, "deploy/image_requirements.py"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
-    return dict(re.findall(r"(?m)^([a-z0-9-]+)==([^ ;\\\n]+)", printed))
 
 
 def test_the_image_has_what_its_packages_need_and_no_tools() -> None:
     lock = image_lock()
     missing = set()
     # Those that are locked for other platforms and Pythons only are not installed here.
-    here = {re.sub(r"[-_.]+", "-", d.metadata["Name"]).lower() for d in importlib.metadata.distributions()}
-    for name in set(lock) & here:
+    for name in set(lock) & set(installed()):
         for line in importlib.metadata.requires(name) or []:
             needed = Requirement(line)
             wanted = needed.marker is None or needed.marker.evaluate({"extra": ""})
@@ -58,6 +54,34 @@ def test_the_image_has_what_its_packages_need_and_no_tools() -> None:
         "matplotlib",
         "helm-binary",
     } & set(lock)
+
+
+IMPORT_ALL = """
+import importlib, pkgutil, traceback
+import pool, tasks
+names = ["beat_schedule"]
+for package in (pool, tasks):
+    names += [found.name for found in pkgutil.walk_packages(package.__path__, package.__name__ + ".")]
+for name in names:
+    if name.rpartition(".")[2] in ("__main__", "env"):
+        continue  # they run when they are imported
+    try:
+        importlib.import_module(name)
+    except Exception:
+        print(name, traceback.format_exc(limit=-3))
+print("imported", len(names))
+"""
+
+
+def test_every_module_can_be_imported_with_the_packages_of_the_image_alone(tmp_path: Path) -> None:
+    link_image_packages(tmp_path)
+    done = run_with(tmp_path, IMPORT_ALL)
+    *missing, last = done.stdout.strip().splitlines() or [""]
+    assert missing == [], done.stdout + done.stderr
+    assert last.startswith("imported"), done.stderr
+    assert int(last.split()[1]) > 200
+    hidden = run_with(tmp_path, "import pytest")
+    assert "No module named 'pytest'" in hidden.stderr
 
 
 def test_the_images_packages_are_the_locked_ones_by_hash() -> None:
@@ -91,6 +115,27 @@ def test_the_ignored_context_still_has_what_the_image_copies() -> None:
         for source in [w for w in line.split()[1:] if not w.startswith("--")][:-1]
     }
     assert copied == kept
+
+
+def test_the_sbom_lists_the_images_packages_and_is_the_same_each_time() -> None:
+    command = [sys.executable, "-S", "deploy/sbom.py"]
+    first, second = (
+        subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout for _ in range(2)
+    )
+    assert first == second
+    sbom = json.loads(first)
+    assert (sbom["bomFormat"], sbom["specVersion"]) == ("CycloneDX", "1.6")
+    assert {c["name"]: c["version"] for c in sbom["components"]} == image_lock()
+    for found in sbom["components"]:
+        assert found["purl"] == f"pkg:pypi/{found['name']}@{found['version']}"
+        assert found["externalReferences"][0]["hashes"]
+    known = {sbom["metadata"]["component"]["bom-ref"], *(c["bom-ref"] for c in sbom["components"])}
+    assert {d["ref"] for d in sbom["dependencies"]} == known
+    needs = {d["ref"]: d["dependsOn"] for d in sbom["dependencies"]}
+    assert all(set(refs) <= known for refs in needs.values())
+    assert any(
+        ref.startswith("pkg:pypi/packaging@") for ref in needs[next(r for r in known if "/kombu@" in r)]
+    )
 
 
 def test_compose_is_valid() -> None:
@@ -130,6 +175,27 @@ def test_compose_has_two_beats_and_grants_nothing() -> None:
         assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"]), name
     published = [p for s in COMPOSE["services"].values() for p in s.get("ports", [])]
     assert all(p.startswith("127.0.0.1:") for p in published)
+
+
+def test_every_image_of_compose_can_be_given_by_digest() -> None:
+    for name, service in COMPOSE["services"].items():
+        assert re.fullmatch(r"\$\{WARMPOOL_([A-Z]+_)?IMAGE:-[a-z/]+:[a-z0-9.-]+\}", service["image"]), name
+
+
+def test_the_redis_of_compose_refuses_writes_before_it_is_killed() -> None:
+    service = COMPOSE["services"]["redis"]
+    options = dict(zip(service["command"][1::2], service["command"][2::2], strict=True))
+    assert options["--maxmemory-policy"] == "noeviction"
+    most, limit = options["--maxmemory"].removesuffix("mb"), service["mem_limit"].removesuffix("m")
+    assert 0 < int(most) <= 0.6 * int(limit)
+
+
+def test_the_master_key_of_compose_is_long_enough() -> None:
+    key = re.fullmatch(
+        r"\$\{WARMPOOL_TRIAL_MASTER_KEY:-(.+)\}", COMPOSE["x-ours"]["environment"]["WARMPOOL_MASTER_KEY"]
+    )
+    assert key is not None
+    assert list(RULES[PoolSettings, "master_key"](key[1])) == []
 
 
 def test_what_compose_mounts_is_there() -> None:

@@ -10,7 +10,7 @@ import yaml
 
 from pool.config.parsing import parse
 from pool.drivers.port import LABEL_BUSY, LABEL_POOL, LABEL_ROLE, Role, Stamp
-from tests.chart.test_values import EXAMPLES
+from tests.chart.test_values import COMPONENTS, EXAMPLES
 from tests.support.helm import CHART, Object, named, of_kind, pod_templates, rendered
 from tests.support.kube_ground import ROLES
 
@@ -199,7 +199,75 @@ def test_a_change_of_configuration_rolls_the_pods_and_nothing_else_does() -> Non
     assert len(checksums()) == 1
     assert checksums("keda.minReplicas=3") == checksums()
     assert checksums("config.pool.max_workers=7") != checksums()
-    assert checksums("masterKey.value=another-master-key") != checksums()
+    assert checksums("masterKey.value=another-master-key-of-32-characters") != checksums()
+
+
+def test_the_control_plane_is_above_workers_and_they_are_above_placeholders() -> None:
+    """Each pod of the control plane and of the bundled servers carries its class; workers cannot take their place."""
+    objects = rendered("trial")
+    classes = {c["metadata"]["name"]: c for c in of_kind(objects, "PriorityClass")}
+    values = {name.removeprefix("pool-wp-warmpool-"): c["value"] for name, c in classes.items()}
+    assert values == {"control-1000-never": 1000, "worker-0": 0, "placeholder": -10}
+    assert {component(pod): pod["spec"].get("priorityClassName") for _, pod in pod_templates(objects)} == {
+        **dict.fromkeys((*COMPONENTS, "redis", "postgres", "migrate"), "pool-wp-warmpool-control-1000-never"),
+        "test": None,
+    }
+    config = tomllib.loads(named(objects, "ConfigMap", "wp-warmpool")["data"]["warmpool.toml"])
+    assert config["kubernetes"]["worker_priority_class"] == "pool-wp-warmpool-worker-0"
+
+
+def test_no_class_preempts_pods_of_the_default_priority_unless_it_is_asked_to() -> None:
+    for found in of_kind(rendered("trial"), "PriorityClass"):
+        assert found["value"] <= 0 or found["preemptionPolicy"] == "Never", found["metadata"]["name"]
+        assert found["globalDefault"] is False
+
+
+def test_another_value_or_policy_of_a_class_is_another_class() -> None:
+    """Both are immutable in the cluster: an upgrade that changed one in place would be refused."""
+    sets = (
+        "priorityClasses.controlPlane.value=2000",
+        "priorityClasses.controlPlane.preemptionPolicy=PreemptLowerPriority",
+    )
+    names = {
+        c["metadata"]["name"]
+        for c in of_kind(rendered("trial", *sets, "priorityClasses.worker.value=5"), "PriorityClass")
+    }
+    assert {"pool-wp-warmpool-control-2000-preemptlowerpriority", "pool-wp-warmpool-worker-5"} < names
+
+
+def test_a_migration_before_the_first_install_needs_no_class_of_the_chart() -> None:
+    (job,) = of_kind(rendered("external"), "Job")
+    assert "helm.sh/hook" in job["metadata"]["annotations"]
+    assert "priorityClassName" not in job["spec"]["template"]["spec"]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_no_pod_can_fill_a_nodes_disk(example: str) -> None:
+    for name, pod in pod_templates(rendered(example)):
+        for volume in pod["spec"].get("volumes", []):
+            assert "emptyDir" not in volume or "sizeLimit" in volume["emptyDir"], (name, volume)
+        for container in containers(pod):
+            for amounts in ("requests", "limits"):
+                assert "ephemeral-storage" in container["resources"][amounts], (name, container["name"])
+
+
+@pytest.mark.parametrize(("limit", "maxmemory"), [("256Mi", 153), ("1Gi", 614), ("2Gi", 1228)])
+def test_the_bundled_redis_refuses_writes_before_it_is_killed(limit: str, maxmemory: int) -> None:
+    objects = rendered("trial", f"redis.bundled.resources.limits.memory={limit}")
+    (container,) = named(objects, "StatefulSet", "wp-warmpool-redis")["spec"]["template"]["spec"][
+        "containers"
+    ]
+    words = container["command"]
+    options = dict(zip(words[1::2], words[2::2], strict=True))
+    assert options["--maxmemory"] == f"{maxmemory}mb"
+    assert options["--maxmemory-policy"] == "noeviction"
+
+
+def test_every_image_can_be_given_by_digest() -> None:
+    digest = f"sha256:{64 * 'a'}"
+    sets = [f"{where}.digest={digest}" for where in ("image", "redis.bundled", "database.bundled")]
+    images = {c["image"] for _, pod in pod_templates(rendered("trial", *sets)) for c in containers(pod)}
+    assert images == {f"{name}@{digest}" for name in ("warmpool", "valkey/valkey:8.1-alpine", "postgres:17")}
 
 
 def test_a_worker_has_time_to_finish_and_gets_its_signals_itself() -> None:

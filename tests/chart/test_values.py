@@ -103,7 +103,7 @@ def test_a_typo_is_refused_by_its_name(typo: str, told: str) -> None:
 CONTRADICTIONS = {
     "redis.url=redis://x": "redis: url and bundled.enabled contradict each other",
     "database.url=postgresql://x": "database: url and bundled.enabled contradict each other",
-    "masterKey.value=short": "masterKey.value: takes 16 characters or more",
+    "masterKey.value=short": "masterKey.value: takes 32 characters or more",
     "config.pool.signed_requests=false": "config.pool.queue_per_org: needs config.pool.signed_requests",
     "config.pool.queue_per_org=true": "config.pool.queue_per_org: needs config.pool.signed_requests",
     "masterKey.nextSecret.name=a": "masterKey: nextSecret and previousSecret are two steps",
@@ -116,6 +116,9 @@ CONTRADICTIONS = {
     "test.profile=gpu": "test.profile: there is no config.profiles.gpu",
     "keda.enabled=true": "keda.prometheusAddress: keda.enabled needs it",
     "image.digest=sha256:" + 64 * "0": "image: tag and digest contradict each other",
+    "priorityClasses.worker.value=1000": "priorityClasses.controlPlane.value: 1000 is not above",
+    "redis.bundled.resources.limits.memory=1.5Gi": "redis.bundled.resources.limits.memory: takes a whole number",
+    "redis.bundled.aclLines={user control on nopass +@all}": "redis.bundled.aclLines: control is one of the pool's own",
     "image.tag=v1": "image: tag and digest contradict each other",
 }
 
@@ -133,7 +136,7 @@ ALONE = [
     (("redis.url=valkey://x",), "redis.url: takes redis://… or rediss://…"),
     (("database.url=sqlite:///x",), "database.url: takes postgresql://…"),
     (
-        ("masterKey.value=0123456789abcdef", "masterKey.existingSecret.name=a"),
+        ("masterKey.value=0123456789abcdef0123456789abcdef", "masterKey.existingSecret.name=a"),
         "masterKey: value and existingSecret",
     ),
     (

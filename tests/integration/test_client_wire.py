@@ -386,21 +386,21 @@ class TestTrouble:
     def test_a_client_needs_no_more_rights_than_are_documented(
         self, url: str, script: Script, background: ThreadPoolExecutor, also: list[str]
     ) -> None:
-        rights = [
+        sending = [
             "-@all",
             "+hello",
             "+auth",
             "+ping",
-            "+client",
+            "+client|setname",
+            "+client|setinfo",
             "+select",
             "+lpush",
-            "+blpop",
-            "+rpush",
-            "+expire",
+            "%W~acquire",
         ]
+        listening = ["+blpop", "+rpush", "+expire", *also, "~warmpool.reply.billing.*"]
         with redis.Redis.from_url(url) as client:
-            keys = ("~acquire", "~warmpool.reply.billing.*")
-            client.execute_command("ACL", "SETUSER", "billing", "reset", "on", ">pw", *keys, *rights, *also)
+            rights = [*sending, f"({' '.join(listening)})"]
+            client.execute_command("ACL", "SETUSER", "billing", "reset", "on", ">pw", *rights)
         with Pool(url.replace("redis://", "redis://billing:pw@"), name="billing") as pool:
             assert granted_by(script, background, lambda: pool.acquire("acme")).claim_id == "c-1"
             # One reads for all of them, and what came together is taken together.

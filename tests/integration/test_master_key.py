@@ -17,7 +17,7 @@ from tests.support.postgres_server import PostgresServer
 from tests.support.signed import Caller, key_of
 from tests.support.system import System
 
-OLD, NEW = "the key that was there before", "the key that is to be from now on"
+OLD, NEW = "the key that was there before today", "the key that is to be from now on"
 SETTINGS: dict[str, Any] = {"profiles": {"default": {"warm_target": 2}}}
 
 pytestmark = pytest.mark.timeout(300)

@@ -20,6 +20,7 @@ from pool.drivers.port import PodSpec
 from pool.embedded import pods
 from pool.embedded.datadir import DataDir
 from pool.embedded.processes import stop_all, writers_to
+from pool.errors import PoolError
 from pool.processes import ProcessRef
 from tests.support.standin_up import NAMES
 from tests.support.waiting import eventually
@@ -121,6 +122,47 @@ def test_every_component_becomes_ready_in_order_and_is_on_record(machine: Machin
     named = [line.split()[0] for line in up.said().splitlines() if " in " in line]
     assert named[:2] == ["redis", "migrate"]
     assert named[-1] == "beat"
+
+
+def open_to_others(root: Path) -> list[str]:
+    """What other users could use, but for the output of `up` that the tests keep there themselves."""
+    found = [p for p in (root, *root.rglob("*")) if not p.is_symlink() and not p.match("up-*.out")]
+    return [f"{p} has mode {p.lstat().st_mode:o}" for p in found if p.lstat().st_mode & 0o077]
+
+
+def test_the_data_directory_is_its_owners_alone_whatever_it_was(machine: Machine) -> None:
+    """Also what is made after the start: the broker's files, logs and records."""
+    root = machine.data_dir.root
+    for folder in (root, root / "redis", root / "local" / "pods", root / "logs"):
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o777)
+    for file in (
+        root / "master.key",
+        root / "pool.db",
+        root / "logs" / "old.log",
+        root / "local" / "pods" / "key",
+    ):
+        file.write_text("")
+        file.chmod(0o666)
+    elsewhere = root.parent / "elsewhere"
+    elsewhere.write_text("")
+    elsewhere.chmod(0o644)
+    (root / "logs" / "link").symlink_to(elsewhere)
+    machine.up().ready()
+    with machine.broker() as client:
+        client.set("kept", "yes")
+    assert list((root / "redis").rglob("*.aof"))
+    assert open_to_others(root) == []
+    assert stat.S_IMODE(elsewhere.stat().st_mode) == 0o644
+
+
+def test_a_directory_of_all_users_is_no_data_directory(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    with pytest.raises(PoolError, match=r"data_dir .*/shared is shared with other users"):
+        DataDir.open(shared)
+    assert stat.S_IMODE(shared.stat().st_mode) == 0o1777
 
 
 def test_the_broker_wants_its_password_and_keeps_its_data(machine: Machine) -> None:

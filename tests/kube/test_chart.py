@@ -252,7 +252,7 @@ def run_a_worker(release: Release, redis: RedisServer, database_url: str, folder
         key = signing.org_key(secret["master-key"].encode(), "helm-test", 1).text
         with Pool(redis.url, org_key=key) as pool, pool.acquire("helm-test", wait_s=120) as worker:
             pod = release.find("pods", worker.worker_id, release.workers)
-            assert pod["spec"]["priorityClassName"] == f"{release.namespace}-{release.full}-worker"
+            assert pod["spec"]["priorityClassName"] == f"{release.namespace}-{release.full}-worker-0"
             eventually(lambda: is_busy(release, worker.worker_id), within_s=30, every_s=0.2)
         # Its org keeps no parked worker, so it goes.
         path = f"/api/v1/namespaces/{release.workers}/pods/{worker.worker_id}"

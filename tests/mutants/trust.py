@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant, broken
 
+_ACL = "tests/chart/test_acl.py"
+_ACL_MATRIX = "tests/chart/test_acl_matrix.py"
 _BOARD = "tests/integration/test_board.py"
+_MANIFESTS = "tests/unit/test_manifests.py"
+_OBJECTS = "tests/chart/test_objects.py"
 _POISON = "tests/integration/test_poison.py"
 _QUEUES = "tests/integration/test_queue_per_org.py"
 _SIGNED = "tests/integration/test_signed.py"
 _SIGNING = "tests/unit/test_signing.py"
+_SUPERVISOR = "tests/integration/test_supervisor.py"
 
 MUTANTS: tuple[Mutant, ...] = (
     broken(
@@ -103,9 +108,41 @@ MUTANTS: tuple[Mutant, ...] = (
         45,
         "an org writes to every queue",
         "pool/acl.py",
-        'keys = f"%W~{queue} ~{replies}*',
-        'keys = f"%W~{queue[:7]}* ~{replies}*',
+        'keys = f"%W~{queue} %R~',
+        'keys = f"%W~{queue[:7]}* %R~',
         f"{_QUEUES}::test_the_line_lets_an_org_do_its_own_and_nothing_else",
+    ),
+    broken(
+        45,
+        "a producer may delete and jump its queue",
+        "charts/warmpool/files/users.acl",
+        "+lpush +get +mget %W~acquire",
+        "+lpush +rpush +expire +get +mget %W~acquire",
+        f"{_ACL_MATRIX}::test_each_user_is_refused_every_write_that_is_not_named",
+    ),
+    broken(
+        45,
+        "a line for an old Redis lets a producer take from the shared queue",
+        "charts/warmpool/files/users-6.2.acl",
+        "+lpush +get +mget ~acquire",
+        "+lpush +blpop +get +mget ~acquire",
+        f"{_ACL_MATRIX}::test_each_user_is_refused_every_write_that_is_not_named",
+    ),
+    broken(
+        45,
+        "an org's line replaces the control plane's",
+        "pool/acl.py",
+        "    if user in RESERVED_USERS:",
+        "    if not user:",
+        f"{_ACL}::test_a_line_for_a_user_of_the_pools_own_is_refused",
+    ),
+    broken(
+        45,
+        "the default user may not replay the append-only file",
+        "charts/warmpool/files/users.acl",
+        "user default off ~* &* +@all",
+        "user default off",
+        f"{_ACL}::test_the_default_user_is_off_and_still_replays_transactions",
     ),
     broken(
         45,
@@ -146,5 +183,101 @@ MUTANTS: tuple[Mutant, ...] = (
         "        except Forbidden:\n            raise\n",
         "",
         f"{_POISON}::test_a_right_that_is_missing_is_no_matter_of_one_pod",
+    ),
+    broken(
+        38,
+        "a short master key will do",
+        "pool/config/rules.py",
+        "LEAST_KEY_CHARS = 32\n",
+        "LEAST_KEY_CHARS = 8\n",
+        "tests/unit/test_config.py::test_a_master_key_is_long_enough",
+    ),
+    broken(
+        48,
+        "the data directory stays as open as it was",
+        "pool/embedded/datadir.py",
+        "        make_private(self.root)\n",
+        "",
+        f"{_SUPERVISOR}::test_the_data_directory_is_its_owners_alone_whatever_it_was",
+    ),
+    broken(
+        48,
+        "what is made after the start has the modes of the caller",
+        "pool/embedded/supervisor.py",
+        "os.umask(PRIVATE_UMASK)",
+        "os.umask(0o022)",
+        f"{_SUPERVISOR}::test_the_data_directory_is_its_owners_alone_whatever_it_was",
+    ),
+    broken(
+        48,
+        "a directory of all users is taken from them",
+        "pool/embedded/privacy.py",
+        "    if root.stat().st_mode & stat.S_ISVTX:",
+        "    if not root:",
+        f"{_SUPERVISOR}::test_a_directory_of_all_users_is_no_data_directory",
+    ),
+    broken(
+        48,
+        "a key file that others can read stays so",
+        "pool/config/effective.py",
+        "        _make_private(path)\n",
+        "",
+        "tests/unit/test_config_effective.py::test_a_key_file_that_others_could_read_is_made_private",
+    ),
+    broken(
+        49,
+        "an emptyDir has no size",
+        "pool/drivers/kubernetes/manifests.py",
+        '    if "emptyDir" not in volume:\n',
+        "    if volume:\n",
+        f"{_MANIFESTS}::test_no_worker_can_fill_its_nodes_disk",
+    ),
+    broken(
+        49,
+        "a worker has all of its node's disk",
+        "pool/drivers/kubernetes/manifests.py",
+        '        "ephemeral-storage": f"{profile.ephemeral_storage_mib}Mi",\n',
+        "",
+        f"{_MANIFESTS}::test_no_worker_can_fill_its_nodes_disk",
+    ),
+    broken(
+        50,
+        "the image lacks a package that its own packages import",
+        "requirements.lock",
+        "    #   hatchling\n    #   kombu\n    #   matplotlib\n",
+        "    #   hatchling\n    #   matplotlib\n",
+        "tests/chart/test_image.py::test_every_module_can_be_imported_with_the_packages_of_the_image_alone",
+    ),
+    broken(
+        50,
+        "workers may take the control plane's place",
+        "charts/warmpool/templates/_pod.tpl",
+        'default (include "warmpool.controlPriorityClass" $root) $own.priorityClassName',
+        "$own.priorityClassName",
+        f"{_OBJECTS}::test_the_control_plane_is_above_workers_and_they_are_above_placeholders",
+    ),
+    broken(
+        50,
+        "the bundled servers may be preempted by workers",
+        "charts/warmpool/templates/_bundled.tpl",
+        'with include "warmpool.controlPriorityClass" .root',
+        'with ""',
+        f"{_OBJECTS}::test_the_control_plane_is_above_workers_and_they_are_above_placeholders",
+    ),
+    broken(
+        50,
+        "a class that is above workers may be below them",
+        "charts/warmpool/templates/check-values.yaml",
+        "(le (int64 .controlPlane.value) (int64 .worker.value))",
+        "(lt (int64 .controlPlane.value) (int64 -10))",
+        "tests/chart/test_values.py::test_values_that_contradict_each_other_are_told_all_at_once_by_name",
+    ),
+    broken(
+        50,
+        "the bundled Redis grows until it is killed",
+        "charts/warmpool/templates/redis.yaml",
+        '--maxmemory, {{ include "warmpool.redisMaxmemory" . }}, ',
+        "",
+        f"{_OBJECTS}::test_the_bundled_redis_refuses_writes_before_it_is_killed",
     ),
 )

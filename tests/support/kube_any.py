@@ -102,7 +102,7 @@ class Cluster:
             "annotations": dict(annotations or {}),
         }
         self.api.create("/api/v1/nodes", {"metadata": meta, "spec": {"taints": list(taints)}})
-        room = {"cpu": "1k", "memory": "1Ti", "pods": "10k"}
+        room = {"cpu": "1k", "memory": "1Ti", "pods": "10k", "ephemeral-storage": "1Pi"}
         status = {"capacity": room, "allocatable": room, "conditions": [READY]}
         return self.api.patch(f"/api/v1/nodes/{name}/status", {"status": status})
 

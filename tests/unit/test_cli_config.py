@@ -211,7 +211,7 @@ def test_show_prints_what_is_in_force(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("WARMPOOL_MAX_WORKERS", "9")
-    monkeypatch.setenv("WARMPOOL_MASTER_KEY", "a-secret-of-some-length")
+    monkeypatch.setenv("WARMPOOL_MASTER_KEY", "a-secret-of-thirty-two-characters-or-more")
     assert run("config", "show") == 0
     out = capsys.readouterr().out
     assert "max_workers = 9" in out

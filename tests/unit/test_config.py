@@ -402,12 +402,24 @@ def test_a_variable_that_is_no_setting_is_a_finding(name: str, hint: str) -> Non
     assert parsed("", **{name: "1"}).problems == [f"environment: {name} is not a setting{hint}"]
 
 
+@pytest.mark.parametrize(
+    ("name", "least"), [("master_key", 32), ("master_key_next", 32), ("master_key_previous", 16)]
+)
+def test_a_master_key_is_long_enough(name: str, least: int) -> None:
+    """The key before may be as short as was allowed then, so that it can be replaced without losing a worker."""
+    (problem,) = parsed(f'[pool]\n{name} = "{"k" * (least - 1)} "\n').problems
+    assert problem.startswith(
+        f"f.toml:2: pool.{name} is (not shown); it takes {least} characters or more, or nothing"
+    )
+    assert parsed(f'[pool]\n{name} = "{"k" * least}"\n').problems == []
+
+
 def test_secrets_are_in_no_finding_and_not_shown() -> None:
     text = '[pool]\nmaster_key = "hunter2"\ndatabase_url = "mysql://u:hunter2@h/d?password=hunter2"\n'
     problems = parsed(text, WARMPOOL_BROKER_URL="amqp://u:hunter2@x@h").problems
     assert len(problems) == 3
     assert "hunter2" not in "".join(problems)
-    good = parsed("", WARMPOOL_MASTER_KEY="hunter2" * 3, WARMPOOL_DATABASE_URL="postgresql://u:hunter2@h/d")
+    good = parsed("", WARMPOOL_MASTER_KEY="hunter2" * 5, WARMPOOL_DATABASE_URL="postgresql://u:hunter2@h/d")
     assert good.problems == []
     shown = "\n".join(as_toml(in_force(good.settings)))
     assert "hunter2" not in shown

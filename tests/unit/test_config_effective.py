@@ -60,6 +60,14 @@ def test_the_master_key_is_made_once_for_its_owner_only(tmp_path: Path) -> None:
     assert [p.name for p in home.iterdir()] == ["master.key"]
 
 
+def test_a_key_file_that_others_could_read_is_made_private(tmp_path: Path) -> None:
+    key = config.master_key(at(tmp_path))
+    file = tmp_path / "master.key"
+    file.chmod(0o644)
+    assert config.master_key(at(tmp_path)) == key
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_key_that_is_moved_into_the_setting_stays_the_same_key(tmp_path: Path) -> None:
     key = config.master_key(at(tmp_path))
     assert config.master_key(at(tmp_path / "other", master_key=(tmp_path / "master.key").read_text())) == key

@@ -76,7 +76,29 @@ def test_every_pod_keeps_the_restricted_standard(role: Role) -> None:
 @pytest.mark.parametrize("role", Role)
 def test_requests_are_limits(role: Role) -> None:
     resources = container_of(made(role=role))["resources"]
-    assert resources["requests"] == resources["limits"] == {"cpu": "250m", "memory": "64Mi"}
+    size = {"cpu": "250m", "memory": "64Mi", "ephemeral-storage": "1024Mi"}
+    assert resources["requests"] == resources["limits"] == size
+
+
+@pytest.mark.parametrize("role", Role)
+def test_no_worker_can_fill_its_nodes_disk(role: Role) -> None:
+    volumes = (
+        {"name": "cache", "emptyDir": {}},
+        {"name": "plain", "emptyDir": None},
+        {"name": "small", "emptyDir": {"sizeLimit": "5Mi"}},
+        {"name": "memory", "emptyDir": {"medium": "Memory"}},
+        {"name": "settings", "configMap": {"name": "settings"}},
+    )
+    pod = made(Profile(volumes=volumes, ephemeral_storage_mib=300, memory_mib=64), role=role)
+    found = {v["name"]: v["emptyDir"] for v in pod["spec"]["volumes"] if "emptyDir" in v}
+    given = {
+        "cache": {"sizeLimit": "300Mi"},
+        "plain": {"sizeLimit": "300Mi"},
+        "small": {"sizeLimit": "5Mi"},
+        "memory": {"medium": "Memory", "sizeLimit": "64Mi"},
+    }
+    assert found == {"warmpool-tmp": {"sizeLimit": "300Mi"}, **(given if role is Role.WORKER else {})}
+    assert container_of(pod)["resources"]["limits"]["ephemeral-storage"] == "300Mi"
 
 
 def test_a_worker_has_its_grace_and_a_placeholder_none() -> None:
@@ -164,7 +186,7 @@ def test_a_profile_shapes_where_its_pods_run() -> None:
     assert spec["affinity"] == {"nodeAffinity": {}}
     assert (spec["runtimeClassName"], spec["priorityClassName"]) == ("gvisor", "high")
     assert spec["imagePullSecrets"] == [{"name": "pull"}]
-    assert {"name": "cache", "emptyDir": {}} in spec["volumes"]
+    assert {"name": "cache", "emptyDir": {"sizeLimit": "1024Mi"}} in spec["volumes"]
     assert {"name": "cache", "mountPath": "/cache"} in container["volumeMounts"]
     assert container["readinessProbe"]["httpGet"] == {"path": "/ready", "port": 8080}
     assert pod["metadata"]["labels"]["team"] == "a"

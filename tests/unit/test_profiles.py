@@ -17,6 +17,7 @@ SHAPING: dict[str, Any] = {
     "env": {"A": "1"},
     "cpu_millicores": 501,
     "memory_mib": 513,
+    "ephemeral_storage_mib": 1025,
     "port": 8081,
     "grace_s": 601,
     "service_account": "robot",

@@ -40,6 +40,12 @@ spec:
       automountServiceAccountToken: false
       enableServiceLinks: false
       terminationGracePeriodSeconds: 60
+      {{- with .root.Values.imagePullSecrets }}
+      imagePullSecrets: {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- with include "warmpool.controlPriorityClass" .root }}
+      priorityClassName: {{ . }}
+      {{- end }}
       securityContext:
         runAsNonRoot: true
         runAsUser: 999
@@ -48,7 +54,7 @@ spec:
         seccompProfile: {type: RuntimeDefault}
       containers:
         - name: {{ .component }}
-          image: {{ .given.image }}
+          image: {{ include "warmpool.bundledImage" .given }}
           securityContext: {{- include "warmpool.containerSecurity" .root | nindent 12 }}
           resources: {{- toYaml .given.resources | nindent 12 }}
           ports: [{name: {{ .component }}, containerPort: {{ .port }}}]

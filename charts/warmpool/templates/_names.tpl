@@ -20,8 +20,13 @@
 {{- $place := list .Release.Namespace (include "warmpool.fullname" .) | uniq | join "-" | trunc 55 | trimSuffix "-" -}}
 {{- default (printf "%s-workers" $place) .Values.workers.namespace -}}
 {{- end -}}
+{{- define "warmpool.controlPriorityClass" -}}
+{{- with .Values.priorityClasses.controlPlane -}}
+{{- if .create }}{{ default (printf "%s-%s-control-%d-%s" $.Release.Namespace (include "warmpool.fullname" $) (int64 .value) (.preemptionPolicy | lower)) .name }}{{ else }}{{ .name }}{{ end -}}
+{{- end -}}
+{{- end -}}
 {{- define "warmpool.workerPriorityClass" -}}
-{{- if .Values.priorityClasses.worker.create }}{{ default (printf "%s-%s-worker" .Release.Namespace (include "warmpool.fullname" .)) .Values.priorityClasses.worker.name }}{{ else }}{{ .Values.priorityClasses.worker.name }}{{ end -}}
+{{- if .Values.priorityClasses.worker.create }}{{ default (printf "%s-%s-worker-%d" .Release.Namespace (include "warmpool.fullname" .) (int64 .Values.priorityClasses.worker.value)) .Values.priorityClasses.worker.name }}{{ else }}{{ .Values.priorityClasses.worker.name }}{{ end -}}
 {{- end -}}
 {{- define "warmpool.placeholderPriorityClass" -}}
 {{- if .Values.priorityClasses.placeholder.create }}{{ default (printf "%s-%s-placeholder" .Release.Namespace (include "warmpool.fullname" .)) .Values.priorityClasses.placeholder.name }}{{ else }}{{ .Values.priorityClasses.placeholder.name }}{{ end -}}
@@ -49,4 +54,9 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- with .Values.image -}}
 {{- if .digest }}{{ .repository }}@{{ .digest }}{{ else }}{{ .repository }}:{{ default $.Chart.AppVersion .tag }}{{ end -}}
 {{- end -}}
+{{- end -}}
+
+{{- /* An image that is not ours, by its name and, if there is one, its digest: which then decides, whatever the tag. */ -}}
+{{- define "warmpool.bundledImage" -}}
+{{ .image }}{{ with .digest }}@{{ . }}{{ end }}
 {{- end -}}

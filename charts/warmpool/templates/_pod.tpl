@@ -180,7 +180,7 @@ spec:
       {{- with $root.Values.imagePullSecrets }}
       imagePullSecrets: {{- toYaml . | nindent 8 }}
       {{- end }}
-      {{- with $own.priorityClassName }}
+      {{- with default (include "warmpool.controlPriorityClass" $root) $own.priorityClassName }}
       priorityClassName: {{ . }}
       {{- end }}
       {{- with $own.nodeSelector }}

@@ -132,7 +132,11 @@ def _pod_spec(spec: PodSpec, profile: Profile, settings: KubernetesSettings) -> 
 
 
 def _container(spec: PodSpec, profile: Profile, settings: KubernetesSettings) -> Manifest:
-    size = {"cpu": f"{spec.cpu_millicores}m", "memory": f"{spec.memory_mib}Mi"}
+    size = {
+        "cpu": f"{spec.cpu_millicores}m",
+        "memory": f"{spec.memory_mib}Mi",
+        "ephemeral-storage": f"{profile.ephemeral_storage_mib}Mi",
+    }
     container: Manifest = {
         "name": CONTAINER,
         "image": spec.image,
@@ -188,13 +192,23 @@ def _probe(path: str, port: int) -> Manifest:
 
 def _volumes(spec: PodSpec, profile: Profile) -> Iterator[Manifest]:
     if _has_own_tmp(spec, profile):
-        yield {"name": _TMP_VOLUME, "emptyDir": {}}
+        yield _bounded({"name": _TMP_VOLUME, "emptyDir": {}}, profile)
     if spec.secret:
         # Not optional: the pod is made first, and its container waits until its key is there.
         key = {"secretName": spec.name, "optional": False, "defaultMode": 0o440}
         yield {"name": _KEY_VOLUME, "secret": key}
     if spec.role is Role.WORKER:
-        yield from (dict(v) for v in profile.volumes)
+        yield from (_bounded(v, profile) for v in profile.volumes)
+
+
+def _bounded(volume: Mapping[str, Any], profile: Profile) -> Manifest:
+    """An emptyDir with a size, so that one worker cannot fill its node's disk or memory; one that has a size keeps it."""
+    if "emptyDir" not in volume:
+        return dict(volume)
+    given = dict(volume["emptyDir"] or {})
+    in_memory = given.get("medium") == "Memory"
+    size_mib = profile.memory_mib if in_memory else profile.ephemeral_storage_mib
+    return {**volume, "emptyDir": {"sizeLimit": f"{size_mib}Mi", **given}}
 
 
 def _mounts(spec: PodSpec, profile: Profile) -> Iterator[Manifest]:

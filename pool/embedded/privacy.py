@@ -1,0 +1,47 @@
+"""Modes of a data directory: its owner may use what is in it, and no other user may read or change any of it, whatever the modes were before."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from pool.errors import PoolError
+
+# Files that the supervisor and its children make from now on.
+PRIVATE_UMASK = 0o077
+_OTHERS = 0o077
+_OUR_FOLDERS = ("run", "logs", "redis", "local")
+_OUR_FILES = ("master.key", "pool.db*")
+
+
+def make_private(root: Path) -> None:
+    """Take the rights of others from the directory and from what the pool keeps in it. Links are not followed."""
+    if root.stat().st_mode & stat.S_ISVTX:
+        raise PoolError(f"data_dir {root} is shared with other users; give a directory of the pool's own")
+    for path in _ours(root):
+        try:
+            _take_from_others(path)
+        except FileNotFoundError:
+            continue  # a running component has just removed it
+        except OSError as exc:
+            raise PoolError(
+                f"cannot make {path} private: {exc.strerror}; it must belong to the user that runs warmpool"
+            ) from exc
+
+
+def _ours(root: Path) -> Iterator[Path]:
+    yield root
+    for pattern in _OUR_FILES:
+        yield from root.glob(pattern)
+    for name in _OUR_FOLDERS:
+        yield root / name
+        for folder, folders, files in os.walk(root / name):
+            yield from (Path(folder) / found for found in (*folders, *files))
+
+
+def _take_from_others(path: Path) -> None:
+    mode = path.lstat().st_mode
+    if not stat.S_ISLNK(mode) and mode & _OTHERS:
+        path.chmod(stat.S_IMODE(mode) & ~_OTHERS)
