@@ -132,6 +132,12 @@ def test_compose_has_two_beats_and_grants_nothing() -> None:
     assert all(p.startswith("127.0.0.1:") for p in published)
 
 
+def test_the_board_of_compose_gets_its_password_and_the_database_and_no_key() -> None:
+    given = set(OURS["board"]["environment"])
+    assert given == {"WARMPOOL_DATABASE_URL", "WARMPOOL_RUN_BOARD_PASSWORD"}
+    assert "volumes" not in OURS["board"], "the key may be in the data directory"
+
+
 def test_what_compose_mounts_is_there() -> None:
     for name, service in COMPOSE["services"].items():
         for volume in service.get("volumes", []):

@@ -133,7 +133,7 @@ def test_random_targets_are_no_error_of_the_board(board: BoardServer, operator: 
     chance, cookie = random.Random(14), b"Cookie: " + operator.cookie.encode()
     for _ in range(300):
         words = b"".join(
-            chance.choice(EVIL + (b"/", b"?", b"#", b"workers")) for _ in range(chance.randrange(1, 6))
+            chance.choice((*EVIL, b"/", b"?", b"#", b"workers")) for _ in range(chance.randrange(1, 6))
         )
         method = chance.choice((b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"OPTIONS", b"BREW"))
         target = filled(chance.choice(PLACES), words)

@@ -6,10 +6,16 @@ import http.client
 import json
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlencode
 
-from tests.support.board_server import PASSWORD, BoardServer
+from tests.support.board_server import PASSWORD
+
+
+class Served(Protocol):
+    """A board that listens on this machine."""
+
+    port: int
 
 
 @dataclass
@@ -24,7 +30,7 @@ class Answer:
 class Client:
     """Keeps its cookie, follows nothing. `address` is where it calls from, any of 127.0.0.0/8."""
 
-    def __init__(self, board: BoardServer, *, address: str = "127.0.0.1") -> None:
+    def __init__(self, board: Served, *, address: str = "127.0.0.1") -> None:
         self._port, self._address, self.cookie = board.port, address, ""
 
     def ask(self, method: str, path: str, form: dict[str, str] | None = None, **headers: str) -> Answer:
