@@ -63,6 +63,11 @@ def texts(description: str) -> Schema:
     return {"type": "object", "description": description, "additionalProperties": {"type": "string"}}
 
 
+def names(description: str) -> Schema:
+    items = {"type": "string", "minLength": 1}
+    return {"type": "array", "description": description, "items": items}
+
+
 def of_kubernetes(description: str, kind: str = "array") -> Schema:
     """What Kubernetes itself explains and checks."""
     items = {"items": {"type": "object"}} if kind == "array" else {"additionalProperties": True}
@@ -352,6 +357,21 @@ def values() -> Schema:
             board=component(
                 "The web page",
                 **switch,
+                trustedProxies=names(
+                    "Addresses and networks of proxies whose X-Forwarded-For, -Proto and -Host are believed"
+                ),
+                secureCookie=flag(
+                    "Whether its cookie is for TLS only, also without a trusted X-Forwarded-Proto"
+                ),
+                sso=obj(
+                    "Single sign-on by headers of a trusted proxy",
+                    userHeader=text("Header with the user's name; empty: off", pattern="^[A-Za-z0-9-]*$"),
+                    groupsHeader=text(
+                        "Header with the user's groups, separated by commas", pattern="^[A-Za-z0-9-]*$"
+                    ),
+                    operators=names("Users who may act; the others only look"),
+                    operatorGroups=names("Groups whose users may act"),
+                ),
                 auth=obj(
                     "What it takes to look and to act",
                     password=text("Empty: made once, kept over upgrades"),

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass, field
 
 from pool import signing, tokens
-from pool.errors import Transient
+from pool.errors import BrokenPromise, Transient
 from pool.ids import WorkerId
 from pool.signing import InternalTasks, OrgKey
 
@@ -73,6 +73,19 @@ class Keyring:
         if marked is None:
             return self.previous or self.current
         return next((key for key in self.honoured if _mark(key) == marked[1]), None)
+
+
+class NoKeys(Keyring):
+    """For a process that is given no master key: whatever needs one raises, and no token is ever made."""
+
+    def __init__(self) -> None:
+        """Nothing to keep."""
+
+    @property
+    def current(self) -> bytes:
+        raise BrokenPromise("a process without a master key was about to use one")
+
+    previous = next = current
 
 
 def _mark(master_key: bytes) -> str:

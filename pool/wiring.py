@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,11 @@ from pool import config
 from pool.clock import SystemClock
 from pool.deps import Broker, Deps
 from pool.drivers.port import Driver
-from pool.errors import ConfigInvalid, Transient
+from pool.errors import BrokenPromise, ConfigInvalid, Transient
 from pool.forbidding import Forbidden
 from pool.ids import OrgId, ProfileName, RandomIds
-from pool.locks import RedisLocks
+from pool.keys import NoKeys
+from pool.locks import Lease, RedisLocks
 from pool.metrics import Metrics
 from pool.records import ReplyTo
 from pool.settings import Settings, nesting_problems
@@ -33,17 +35,50 @@ _FORBIDDEN = 403
 
 
 class NobodyListens:
-    """A broker for when every worker has been stopped: there is nobody to send to."""
+    """A broker for a process that sends nothing: every worker has been stopped, or it may not speak to them. Passes find in the table what is to be done."""
 
     def send(self, task: str, **arguments: Any) -> None:
         """Dropped; what it asked for is in the table."""
 
     def reply(self, to: ReplyTo, answer: Mapping[str, Any]) -> None:  # noqa: ARG002
         """Not delivered; the next reap does."""
-        raise Transient("the pool is stopped")
+        raise Transient("this process delivers no answers")
 
     def nudge(self, profile: ProfileName) -> None:
         """Dropped."""
+
+
+class _NoLocks:
+    """Locks of a process without Redis; passes need them, operators' verbs do not."""
+
+    def taken(self, name: str, ttl_s: float) -> AbstractContextManager[Lease | None]:  # noqa: ARG002
+        raise BrokenPromise(f"a process without Redis was about to lock {name}")
+
+    def holder(self, name: str) -> str | None:  # noqa: ARG002
+        return None
+
+
+def build_for_operators(settings: Settings, store: Store, *, role: str) -> Deps:
+    """What operators' verbs need and no more: the table. No master key, no Redis, no cluster; passes carry out what the table says."""
+    clock = SystemClock()
+
+    def no_driver() -> Driver:
+        raise BrokenPromise(f"{role} was about to touch a pod")
+
+    return Deps(
+        store=store,
+        broker=NobodyListens(),
+        locks=_NoLocks(),
+        worker_api=HttpWorkerApi(),
+        clock=clock,
+        ids=RandomIds(),
+        metrics=Metrics(role=role, driver=settings.pool.driver, profiles=settings.profiles),
+        settings=settings,
+        keys=NoKeys(),
+        who=f"{role}@{socket.gethostname()}:{os.getpid()}",
+        started_at=store.now(),
+        make_driver=no_driver,
+    )
 
 
 def build(settings: Settings, *, broker: Broker, role: str, threads: int = 10) -> Deps:

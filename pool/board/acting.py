@@ -1,10 +1,12 @@
-"""What may be done from the board, by who has signed in: each asks first, carries the session's token, and names its doer in the journal."""
+"""What operators do from the board: each action asks first, carries the session's token, and names its user in the journal. The table takes the
+decision and the passes carry it out, so that the board needs neither the master key nor the broker."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from urllib.parse import parse_qs, quote, urlsplit
+from math import ceil
+from urllib.parse import quote, urlsplit
 
 import structlog
 from starlette.concurrency import run_in_threadpool
@@ -13,18 +15,22 @@ from starlette.responses import RedirectResponse, Response
 
 from pool import operating
 from pool.board.gate import COOKIE, SESSION_S
+from pool.board.inputs import Rejected, form_of
 from pool.board.pages import Board, board_of
+from pool.board.users import User
 from pool.clock import wall_s
 from pool.deps import Deps
-from pool.errors import PoolError
+from pool.errors import PoolError, Transient
 from pool.ids import WorkerId
 from pool.operating import Operator
+from pool.passes.reap import DELETE_GRACE_S
 from pool.periods import PERIODS_S
+from pool.reporting.explaining import NotFound
 from pool.store import workers
 
 log = structlog.get_logger(__name__)
 
-MOST_FORM_BYTES = 8192
+_DELETED = f"Its pod is deleted by the pass reap, about {DELETE_GRACE_S + PERIODS_S['reap']:g} s later."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,18 +44,20 @@ class Action:
 
 
 def _about_drain(board: Board, name: str) -> str:
-    return f"{_holder(board, name)} It leaves now if nobody uses it, else when its holder is done. Nobody's work is touched."
+    return f"{_holder(board, name)} It leaves now if nobody uses it, else when its holder is done. Nobody's work is touched. {_DELETED}"
 
 
 def _about_retire(board: Board, name: str) -> str:
-    return f"{_holder(board, name)} It goes now: a claim on it ENDS, and its holder's work is lost."
+    return (
+        f"{_holder(board, name)} It goes now: a claim on it ENDS, and its holder's work is lost. {_DELETED}"
+    )
 
 
 def _holder(board: Board, name: str) -> str:
     with board.store.read() as tx:
         row = workers.get(tx, WorkerId(name))
     if row is None:
-        raise PoolError(f"no worker {name} in the table")
+        raise NotFound(f"no worker {name} in the table")
     return f"{row.org} is using it." if row.claim_id else f"It is {row.state}."
 
 
@@ -61,7 +69,7 @@ def _drain(deps: Deps, name: str, operator: Operator) -> str:
 
 def _about_pass(board: Board, name: str) -> str:  # noqa: ARG001
     if name not in PERIODS_S:
-        raise PoolError(f"no pass {name}")
+        raise NotFound(f"no pass {name}")
     return f"{name} runs every {PERIODS_S[name]:g} s. While it is paused nobody does its work, and its fallback rests too."
 
 
@@ -95,21 +103,33 @@ async def action(request: Request) -> Response:
     board, params = board_of(request), request.path_params
     found = ACTIONS.get((params["kind"], params["verb"]))
     if found is None:
-        return board.html(request, "said", code=404, title="No such action", text=request.url.path)
-    who = board.who(request)
-    if who is None:
-        return RedirectResponse(f"/sign-in?next={quote(request.url.path)}", status_code=303)
+        return board.html(request, "said", code=404, title="No such action", text=request.scope["path"])
+    user = board.user(request)
+    if user is None:
+        return RedirectResponse(f"/sign-in?next={quote(request.scope['path'])}", status_code=303)
+    if not user.can_act:
+        text = f"{user.name} is a viewer. Only operators may {params['verb']}."
+        return board.html(request, "said", code=403, title="Viewers only look", text=text)
     name = params["name"]
     if request.method == "GET":
         warning = await run_in_threadpool(found.warning, board, name)
         return board.html(request, "confirm", action=found, name=name, warning=warning)
-    form = await _form(request)
-    if not _is_ours(board, request, form):
+    form = await form_of(request)
+    if not _is_ours(board, request, user, form):
         return _not_ours(board, request)
-    operator = Operator(name=who, way="board", why=form.get("why", "")[:200])
-    said = await run_in_threadpool(found.do, request.app.state.deps(), name, operator)
+    operator = Operator(name=user.name, way=user.way, why=form.get("why", "")[:200])
+    said = await run_in_threadpool(_done, found, request.app.state.deps(), name, operator)
     log.info("operator_acted", who=operator.who, verb=params["verb"], subject=name, said=said)
     return RedirectResponse(found.back(name), status_code=303)
+
+
+def _done(action: Action, deps: Deps, name: str, operator: Operator) -> str:
+    try:
+        return action.do(deps, name, operator)
+    except Transient:
+        raise
+    except PoolError as exc:
+        raise Rejected(409, str(exc)) from exc
 
 
 async def sign_in(request: Request) -> Response:
@@ -118,48 +138,43 @@ async def sign_in(request: Request) -> Response:
     after = _inside(request.query_params.get("next", "/"))
     if request.method == "GET":
         return board.html(request, "sign_in", after=after, wrong="")
-    form = await _form(request)
-    if not _same_origin(request):
+    form = await form_of(request)
+    if not _same_origin(board, request):
         return board.html(
             request, "said", code=403, title="Not from this board", text="The form came from elsewhere."
         )
-    cookie = board.gate.sign_in(form.get("name", "").strip(), form.get("password", ""), now_s=wall_s())
+    address = board.proxies.address(request.scope)
+    if (wait_s := ceil(board.gate.wait_s(address))) > 0:
+        wrong = f"Too many wrong passwords from {address}: wait {wait_s} s."
+        refused = board.html(request, "sign_in", code=429, after=after, wrong=wrong)
+        refused.headers["Retry-After"] = str(wait_s)
+        return refused
+    name = form.get("name", "").strip()
+    cookie = board.gate.sign_in(name, form.get("password", ""), address=address, now_s=wall_s())
     if cookie is None:
-        closed = board.gate.is_closed()
-        wrong = (
-            "Too many wrong passwords: wait a minute." if closed else "That name or password is not right."
-        )
-        return board.html(request, "sign_in", code=429 if closed else 403, after=after, wrong=wrong)
+        log.warning("sign_in_refused", address=address)
+        wrong = "That name or password is not right."
+        return board.html(request, "sign_in", code=403, after=after, wrong=wrong)
     answer = RedirectResponse(_inside(form.get("next", "/")), status_code=303)
     answer.set_cookie(
-        COOKIE, cookie, max_age=SESSION_S, httponly=True, samesite="strict", secure=request.url.scheme == "https"
-    )  # fmt: skip
+        COOKIE, cookie, max_age=SESSION_S, httponly=True, samesite="strict", secure=board.is_secure(request)
+    )
     return answer
 
 
 async def sign_out(request: Request) -> Response:
-    """Forget who this is."""
+    """End this browser's session."""
     board = board_of(request)
-    if not _is_ours(board, request, await _form(request)):
+    user, form = board.user(request), await form_of(request)
+    if user is None or not _is_ours(board, request, user, form):
         return _not_ours(board, request)
     answer = RedirectResponse("/", status_code=303)
     answer.delete_cookie(COOKIE)
     return answer
 
 
-async def _form(request: Request) -> dict[str, str]:
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > MOST_FORM_BYTES:
-            raise PoolError("the form is too large")
-    return {k: v[-1] for k, v in parse_qs(body.decode(errors="replace"), keep_blank_values=True).items()}
-
-
-def _is_ours(board: Board, request: Request, form: dict[str, str]) -> bool:
-    return _same_origin(request) and board.gate.is_form_token(
-        form.get("token", ""), request.cookies.get(COOKIE, "")
-    )
+def _is_ours(board: Board, request: Request, user: User, form: dict[str, str]) -> bool:
+    return _same_origin(board, request) and board.gate.is_form_token(form.get("token", ""), user.session)
 
 
 def _not_ours(board: Board, request: Request) -> Response:
@@ -167,9 +182,14 @@ def _not_ours(board: Board, request: Request) -> Response:
     return board.html(request, "said", code=403, title="Not from this board", text=text)
 
 
-def _same_origin(request: Request) -> bool:
+def _same_origin(board: Board, request: Request) -> bool:
     origin = request.headers.get("origin")
-    return origin is None or urlsplit(origin).netloc == request.headers.get("host")
+    if origin is None:
+        return True
+    try:
+        return urlsplit(origin).netloc in board.proxies.hosts(request.scope)
+    except ValueError:
+        return False
 
 
 def _inside(path: str) -> str:

@@ -12,9 +12,12 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from pool import reporting
 from pool.board.feed import Feed
 from pool.board.gate import COOKIE, Gate
+from pool.board.inputs import Rejected
+from pool.board.proxies import Proxies
 from pool.board.rendering import Templates
+from pool.board.users import SignOn, User
 from pool.clock import wall_s
-from pool.errors import PoolError
+from pool.reporting.explaining import NotFound
 from pool.settings import Settings
 from pool.states import LIVE, State
 from pool.store import Store
@@ -32,20 +35,30 @@ class Board:
     feed: Feed
     gate: Gate
     templates: Templates
+    proxies: Proxies
+    sign_on: SignOn
+    # Whether cookies are for TLS only, however a request came.
+    always_secure: bool
 
-    def who(self, request: Request) -> str | None:
-        """Who is signed in."""
-        return self.gate.who(request.cookies.get(COOKIE, ""), now_s=wall_s())
+    def is_secure(self, request: Request) -> bool:
+        """Whether the caller may be given a cookie that it sends over TLS only."""
+        return self.always_secure or self.proxies.is_tls(request.scope)
+
+    def user(self, request: Request) -> User | None:
+        """The user of this request: whom a trusted proxy names, else who signed in with the password."""
+        return self.sign_on.user(self.proxies, request.scope) or self.gate.user(
+            request.cookies.get(COOKIE, ""), now_s=wall_s()
+        )
 
     def html(self, request: Request, template: str, *, code: int = 200, **given: Any) -> HTMLResponse:
         """A page, with what all pages show."""
-        cookie = request.cookies.get(COOKIE, "")
-        who = self.who(request)
+        user = self.user(request)
         common = {
-            "who": who,
+            "user": user,
+            "can_act": user is not None and user.can_act,
             "can_sign_in": self.gate.has_password,
-            "form_token": self.gate.form_token(cookie) if who else "",
-            "path": request.url.path,
+            "form_token": self.gate.form_token(user.session) if user else "",
+            "path": request.scope["path"],
         }
         return HTMLResponse(self.templates.page(template, **common, **given), status_code=code)
 
@@ -140,9 +153,13 @@ async def healthy(request: Request) -> Response:  # noqa: ARG001
 async def failed(request: Request, exc: Exception) -> Response:
     """What the pool can not do, as a page or as JSON."""
     board = board_of(request)
-    from pool.reporting.explaining import NotFound
-
-    code = 404 if isinstance(exc, NotFound) else 503 if isinstance(exc, PoolError) else 500
-    if request.url.path.startswith(("/api/", "/fleet/")):
+    code = _code(exc)
+    if request.scope["path"].startswith(("/api/", "/fleet/")):
         return JSONResponse({"error": str(exc)}, status_code=code)
     return board.html(request, "said", code=code, title="That did not work", text=str(exc))
+
+
+def _code(exc: Exception) -> int:
+    if isinstance(exc, Rejected):
+        return exc.code
+    return 404 if isinstance(exc, NotFound) else 503

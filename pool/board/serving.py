@@ -10,6 +10,7 @@ import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from math import ceil
 
 import uvicorn
 from starlette.applications import Starlette
@@ -24,8 +25,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pool.board import acting, pages
 from pool.board.feed import Feed
 from pool.board.gate import Gate
+from pool.board.inputs import Rejected, check_target
 from pool.board.pages import Board
+from pool.board.proxies import Proxies
 from pool.board.rendering import HERE, Links, Templates
+from pool.board.users import SignOn
 from pool.clock import Clock
 from pool.deps import Deps
 from pool.errors import PoolError
@@ -60,6 +64,9 @@ class Where:
     port: int = 8090
     password: str = field(default="", repr=False)
     open_to_all: bool = False
+    proxies: Proxies = field(default_factory=Proxies)
+    sign_on: SignOn = field(default_factory=SignOn)
+    secure_cookie: bool = False
 
     @property
     def is_loopback(self) -> bool:
@@ -71,18 +78,20 @@ class Where:
             return False
 
     def must_be_safe(self) -> None:
-        """Refuse to show the fleet to a network without being told so."""
-        if not self.is_loopback and not self.password and not self.open_to_all:
+        """Refuse to show the fleet to a network without being told so, and settings that contradict each other."""
+        self.sign_on.must_fit(self.proxies)
+        if not (self.is_loopback or self.password or self.open_to_all or self.sign_on.is_on):
             raise PoolError(
                 f"the board would be open to everybody who reaches {self.host}: set a password "
-                "(WARMPOOL_RUN_BOARD_PASSWORD or --password-file), or say --open if everybody may look"
+                "(WARMPOOL_RUN_BOARD_PASSWORD or --password-file), use single sign-on (--sso-user-header), "
+                "or say --open if everybody may look"
             )
 
 
 def build(
     store: Store, settings: Settings, *, where: Where, links: Links, clock: Clock, deps: Callable[[], Deps]
 ) -> Starlette:
-    """The app. `deps` is made at the first action; who only looks needs no broker."""
+    """The app. `deps` is made at the first action."""
     where.must_be_safe()
     templates = Templates(links=links)
     feed = Feed(store, settings, clock, templates.panels)
@@ -114,19 +123,22 @@ def build(
             Mount("/static", StaticFiles(directory=HERE / "static")),
         ],
         exception_handlers={PoolError: pages.failed, 404: _nothing_there},
-        middleware=[Middleware(Guard, gate=gate, loopback=where.is_loopback)],
+        middleware=[Middleware(Guard, where=where, gate=gate)],
         lifespan=reading,
     )
-    app.state.board = Board(store=store, settings=settings, feed=feed, gate=gate, templates=templates)
+    app.state.board = Board(
+        store=store, settings=settings, feed=feed, gate=gate, templates=templates, proxies=where.proxies,
+        sign_on=where.sign_on, always_secure=where.secure_cookie,
+    )  # fmt: skip
     app.state.deps = cache(deps)
     return app
 
 
 class Guard:
-    """Headers on every answer, hosts that are ours, and who may look. Pure ASGI, so that streams pass through."""
+    """Headers on every answer, targets that can be read, hosts that are ours, and who may look. Pure ASGI, so that streams pass through."""
 
-    def __init__(self, app: ASGIApp, *, gate: Gate, loopback: bool) -> None:
-        self._app, self._gate, self._loopback = app, gate, loopback
+    def __init__(self, app: ASGIApp, *, where: Where, gate: Gate) -> None:
+        self._app, self._where, self._gate = app, where, gate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -144,17 +156,26 @@ class Guard:
         await (refused or self._app)(scope, receive, with_headers)
 
     def _refused(self, scope: Scope) -> Response | None:
+        try:
+            check_target(scope)
+        except Rejected as exc:
+            return PlainTextResponse(f"{exc}\n", status_code=exc.code)
         # A page elsewhere can make its own name mean 127.0.0.1; ours does not answer to it.
         host = Headers(scope=scope).get("host", "").rsplit(":", 1)[0]
-        if self._loopback and host not in _LOOPBACK_NAMES:
+        if self._where.is_loopback and host not in _LOOPBACK_NAMES:
             return PlainTextResponse("this board is called 127.0.0.1\n", status_code=421)
         if self._gate.open_to_all or scope["path"].startswith(_FOR_ANYBODY):
             return None
         request = Request(scope)
-        if scope["app"].state.board.who(request) or (
-            scope["method"] == "GET" and self._gate.who_by_header(request.headers.get("authorization", ""))
-        ):
+        if scope["app"].state.board.user(request):
             return None
+        if scope["method"] == "GET" and (header := request.headers.get("authorization", "")):
+            address = self._where.proxies.address(scope)
+            if (wait_s := ceil(self._gate.wait_s(address))) > 0:
+                text = f"too many wrong passwords from {address}: wait {wait_s} s\n"
+                return PlainTextResponse(text, status_code=429, headers={"Retry-After": str(wait_s)})
+            if self._gate.accepts_header(header, address=address):
+                return None
         if scope["path"].startswith(("/api/", "/fleet/", "/events")):
             return PlainTextResponse(
                 "sign in first\n", status_code=401, headers={"WWW-Authenticate": "Basic"}
@@ -178,13 +199,18 @@ class _Server(uvicorn.Server):
                 signal.signal(sig, handler)
 
 
-def serve(app: Starlette, where: Where) -> None:
-    """Serve until told to end. Open streams are cut after a second."""
-    config = uvicorn.Config(
+def server_config(app: Starlette, where: Where) -> uvicorn.Config:
+    """How it is served. Open streams are cut after a second. Proxies' headers are read by `Proxies` alone: uvicorn's own reading would believe every
+    caller on loopback."""
+    return uvicorn.Config(
         app, host=where.host, port=where.port, log_config=None, access_log=False, server_header=False,
-        lifespan="on", timeout_graceful_shutdown=1,
+        lifespan="on", timeout_graceful_shutdown=1, proxy_headers=False,
     )  # fmt: skip
-    server = _Server(config)
+
+
+def serve(app: Starlette, where: Where) -> None:
+    """Serve until told to end."""
+    server = _Server(server_config(app, where))
     server.run()
     if not server.started:
         raise PoolError(f"cannot listen on {where.host}:{where.port}")
@@ -193,5 +219,5 @@ def serve(app: Starlette, where: Where) -> None:
 async def _nothing_there(request: Request, exc: Exception) -> Response:  # noqa: ARG001
     board = pages.board_of(request)
     return board.html(
-        request, "said", code=404, title="Nothing there", text=f"There is no page {request.url.path}."
+        request, "said", code=404, title="Nothing there", text=f"There is no page {request.scope['path']}."
     )

@@ -198,6 +198,12 @@ def test_the_master_key_of_compose_is_long_enough() -> None:
     assert list(RULES[PoolSettings, "master_key"](key[1])) == []
 
 
+def test_the_board_of_compose_gets_its_password_and_the_database_and_no_key() -> None:
+    given = set(OURS["board"]["environment"])
+    assert given == {"WARMPOOL_DATABASE_URL", "WARMPOOL_RUN_BOARD_PASSWORD"}
+    assert "volumes" not in OURS["board"], "the key may be in the data directory"
+
+
 def test_what_compose_mounts_is_there() -> None:
     for name, service in COMPOSE["services"].items():
         for volume in service.get("volumes", []):

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.main import get_command
 
+from pool.cli.board import app as board_app
 from pool.config.parsing import parse
 from pool.drivers.port import LABEL_BUSY, LABEL_POOL, LABEL_ROLE, Role, Stamp
 from tests.chart.test_values import COMPONENTS, EXAMPLES
@@ -100,13 +102,25 @@ def test_each_component_gets_the_secrets_that_it_uses_and_no_other() -> None:
     everything = {"broker-url", "database-url", "master-key"}
     assert seen == {
         **dict.fromkeys(("acquire", "fleet", "bind", "passes"), everything),
-        "board": everything | {"board-password"},
+        "board": {"database-url", "board-password"},
         "exporter": {"broker-url", "database-url"},
         "beat": {"broker-url"},
         "flower": {"flower-broker-url", "flower-basic-auth"},
         "migrate": {"database-url"},
         "test": {"producer-broker-url", "database-url", "master-key"},
     }
+
+
+def test_the_boards_settings_are_options_that_the_command_takes() -> None:
+    [full] = [pod for _, pod in pod_templates(rendered("full")) if component(pod) == "board"]
+    options = full["spec"]["containers"][0]["command"][2:]
+    assert options == [
+        *("--host", "0.0.0.0", "--port", "8090", "--trusted-proxy", "10.1.0.0/16", "--secure-cookie"),
+        *("--sso-user-header", "X-Auth-Request-User", "--sso-groups-header", "X-Auth-Request-Groups"),
+        *("--sso-operator", "alice@acme.test", "--sso-operator-group", "sre"),
+    ]
+    known = {option for parameter in get_command(board_app).params for option in parameter.opts}
+    assert {option for option in options if option.startswith("--")} <= known
 
 
 def test_an_existing_secret_is_used_everywhere_and_none_is_made_for_it() -> None:

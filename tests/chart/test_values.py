@@ -147,6 +147,12 @@ ALONE = [
         ("board.auth.password=a", "board.auth.existingSecret.name=b"),
         "board.auth: password and existingSecret",
     ),
+    (("board.sso.userHeader=X-User",), "board.sso.userHeader: needs board.trustedProxies"),
+    (("board.sso.groupsHeader=X-Groups",), "board.sso: operators or groups are given without userHeader"),
+    (
+        ("board.sso.userHeader=X-User", "board.sso.operatorGroups[0]=a", "board.trustedProxies[0]=10.0.0.1"),
+        "board.sso.operatorGroups: needs board.sso.groupsHeader",
+    ),
     (
         ("config.pool.headroom=1", "priorityClasses.placeholder.create=false"),
         "priorityClasses.placeholder.name: config.pool",

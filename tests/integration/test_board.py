@@ -8,18 +8,17 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode
 
 import pytest
 from sqlalchemy import event
 
 from pool import reporting
+from pool.passes.reap import DELETE_GRACE_S
 from pool.states import State
 from pool.store import Store
 from pool.store.looking import Wanted
+from tests.support.board_client import Client
 from tests.support.board_server import PASSWORD, BoardServer
 from tests.support.busy_hour import many
 from tests.support.waiting import eventually
@@ -30,53 +29,6 @@ from tests.support.world import World
 def board(world: World) -> Iterator[BoardServer]:
     with BoardServer(world) as made:
         yield made
-
-
-@dataclass
-class Answer:
-    """What came back; names of headers in lower case."""
-
-    status: int
-    headers: dict[str, str]
-    text: str
-
-
-class Client:
-    """A browser without eyes: keeps its cookie, follows nothing."""
-
-    def __init__(self, board: BoardServer) -> None:
-        self._port, self.cookie = board.port, ""
-
-    def ask(self, method: str, path: str, form: dict[str, str] | None = None, **headers: str) -> Answer:
-        given = {k.replace("_", "-"): v for k, v in headers.items()}
-        given |= {"Cookie": self.cookie} if self.cookie else {}
-        given |= {} if form is None else {"Content-Type": "application/x-www-form-urlencoded"}
-        with closing(http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)) as connection:
-            connection.request(method, path, body=None if form is None else urlencode(form), headers=given)
-            with connection.getresponse() as got:
-                answer = Answer(got.status, dict(got.getheaders()), got.read().decode())
-        lower = {k.lower(): v for k, v in answer.headers.items()}
-        if "set-cookie" in lower:
-            self.cookie = lower["set-cookie"].split(";")[0]
-        return Answer(answer.status, lower, answer.text)
-
-    def get(self, path: str, **headers: str) -> tuple[int, str]:
-        answer = self.ask("GET", path, **headers)
-        return answer.status, answer.text
-
-    def json(self, path: str) -> Any:
-        status, text = self.get(path)
-        assert status == 200, text
-        return json.loads(text)
-
-    def post(self, path: str, form: dict[str, str], **headers: str) -> int:
-        return self.ask("POST", path, form, **headers).status
-
-    def sign_in(self, name: str = "alice") -> None:
-        assert self.post("/sign-in", {"name": name, "password": PASSWORD, "next": "/"}) == 303
-
-    def token(self, path: str) -> str:
-        return self.get(path)[1].split('name="token" value="')[1].split('"')[0]
 
 
 def _steady(value: Any) -> Any:
@@ -134,6 +86,8 @@ def test_an_action_is_asked_for_first_and_the_journal_says_who(world: World, boa
         "alice (board)",
         "drained: too old",
     )
+    world.pass_time(DELETE_GRACE_S + 1)
+    world.run_pass("reap")
     world.settle()
     assert world.state_of(idle) is State.RETIRED
 
@@ -161,7 +115,7 @@ def test_a_pass_is_paused_and_resumed_by_name(world: World, board: BoardServer) 
         assert (row.paused, row.paused_by) == (paused, "alice (board)" if paused else None)
     assert [d.what for d in world.rows("deeds")] == ["pass_paused", "pass_resumed"]
     assert {d.who for d in world.rows("deeds")} == {"alice (board)"}
-    assert client.get("/act/passes/nothing/pause")[0] == 503
+    assert client.get("/act/passes/nothing/pause")[0] == 404
 
 
 def test_a_form_from_elsewhere_is_refused(world: World, board: BoardServer) -> None:
@@ -188,7 +142,7 @@ def test_a_form_without_end_is_not_read_to_its_end(world: World, board: BoardSer
     client.sign_in()
     path = f"/act/workers/{idle}/drain"
     answer = client.ask("POST", path, {"token": client.token(path), "why": "x" * 20_000})
-    assert (answer.status, "too large" in answer.text) == (503, True)
+    assert (answer.status, "too large" in answer.text) == (413, True)
     assert world.state_of(idle) is State.IDLE
 
 

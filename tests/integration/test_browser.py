@@ -14,6 +14,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from pool import operating
+from pool.board.proxies import Proxies
+from pool.board.users import SignOn
 from pool.ids import WorkerId
 from pool.operating import Operator
 from pool.states import State
@@ -200,6 +202,31 @@ def test_who_signs_in_may_drain_after_being_asked(world: World, browser: Browser
         expect(page.locator(".life")).to_contain_text("drained by alice (board): a try")
         assert world.state_of(idle) is State.DRAINING
         assert heard.errors == []
+
+
+def test_a_viewer_of_single_sign_on_sees_the_fleet_and_no_buttons(world: World, browser: Browser) -> None:
+    an_hour(world)
+    passes_are_well(world)
+    proxy = Proxies.parse(["127.0.0.1"])
+    sign_on = SignOn(user_header="X-User", operators=frozenset({"alice"}))
+    with (
+        BoardServer(world, proxies=proxy, sign_on=sign_on) as board,
+        opened(browser, extra_http_headers={"X-User": "bob@acme.test"}) as (page, heard),
+    ):
+        look(page, board)
+        expect(page.locator("nav")).to_contain_text("bob@acme.test")
+        expect(page.locator("nav")).to_contain_text("viewer")
+        expect(page.locator("#act-reap")).to_be_hidden()
+        expect(page.get_by_text("Sign in to act")).to_have_count(0)
+        page.goto(f"{board.url}/workers/{world.workers()[0].id}")
+        expect(page.get_by_text("Drain…")).to_have_count(0)
+        assert heard.errors == []
+    with (
+        BoardServer(world, proxies=proxy, sign_on=sign_on) as board,
+        opened(browser, extra_http_headers={"X-User": "alice"}) as (page, _),
+    ):
+        look(page, board)
+        expect(page.locator("#act-reap")).to_be_visible()
 
 
 def test_an_update_of_ten_thousand_workers_draws_only_what_changed(

@@ -28,7 +28,7 @@ MUTANTS: tuple[Mutant, ...] = (
         41,
         "a form is taken from wherever it comes",
         "pool/board/gate.py",
-        "        return _same(token, self.form_token(cookie))",
+        "        return _same(token, self.form_token(session))",
         "        return True",
         f"{_BOARD}::test_a_form_from_elsewhere_is_refused",
     ),

@@ -9,8 +9,9 @@ from typing import Self
 
 import uvicorn
 
+from pool import wiring
 from pool.board.rendering import Links
-from pool.board.serving import Where, build
+from pool.board.serving import Where, build, server_config
 from pool.clock import SystemClock
 from tests.support.waiting import eventually
 from tests.support.world import World
@@ -26,19 +27,17 @@ class BoardServer:
         self._socket.bind(("127.0.0.1", 0))
         self.port = int(self._socket.getsockname()[1])
         self.url = f"http://127.0.0.1:{self.port}"
+        told = Where(port=self.port, password=password, **where)  # type: ignore[arg-type]
         self.app = build(
             world.store,
             world.deps.settings,
-            where=Where(port=self.port, password=password, **where),  # type: ignore[arg-type]
+            where=told,
             links=Links(flower_url="http://127.0.0.1:5555", pod_url="https://console.test/pods/{pod}"),
             clock=SystemClock(),
-            deps=lambda: world.deps,
+            deps=lambda: wiring.build_for_operators(world.deps.settings, world.store, role="board"),
         )
         self.feed = self.app.state.board.feed
-        config = uvicorn.Config(
-            self.app, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=1
-        )
-        self._server = uvicorn.Server(config)
+        self._server = uvicorn.Server(server_config(self.app, told))
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:

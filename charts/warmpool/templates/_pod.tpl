@@ -159,7 +159,7 @@ spec:
     metadata:
       labels:
         {{- include "warmpool.labels" $who | nindent 8 }}
-        {{- if has .component (list "acquire" "fleet" "bind" "passes" "beat" "flower" "board" "exporter") }}
+        {{- if has .component (list "acquire" "fleet" "bind" "passes" "beat" "flower" "exporter") }}
         warmpool.dev/client: "true"
         {{- end }}
         {{- with $own.podLabels }}
