@@ -200,4 +200,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "    return _broker_answers()\n",
         "tests/unit/test_liveness.py::test_database_that_is_away_excuses_a_stuck_thread",
     ),
+    broken(
+        43,
+        "a thread of the client that dies stays dead",
+        "pool/client/session.py",
+        "            except BaseException:  # noqa: BLE001 - whatever ends it, it is still wanted\n",
+        "            except ZeroDivisionError:\n",
+        "tests/integration/test_client_threads.py::test_client_thread_that_is_killed_is_started_again",
+    ),
+    broken(
+        43,
+        "a task of the client that dies stays dead",
+        "pool/client/aio_session.py",
+        "            except Exception:  # noqa: BLE001 - whatever ends it, it is still wanted\n",
+        "            except ZeroDivisionError:\n",
+        "tests/integration/test_client_threads.py::test_asyncio_task_that_dies_is_started_again",
+    ),
 )
