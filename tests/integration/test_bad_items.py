@@ -101,6 +101,17 @@ def test_row_of_an_older_version_that_cannot_be_read_wedges_nothing(world: World
     assert [to.task_id for to, _ in broker.replies] == ["t-good"]
 
 
+def test_decided_row_of_an_older_version_that_cannot_be_read_is_marked_undeliverable(world: World) -> None:
+    pk = older_row(world, "r-bad", replies=[["only an id"]])
+    with world.store.write() as tx:
+        R = schema.requests
+        refused = {"state": "refused", "reason": "cancelled", "detail": "", "decided_at": plus(now(tx), -9.0)}
+        tx.execute(update(R).where(R.c.pk == pk).values(**refused))
+    assert world.run_pass("reap")["outcome"] == "ok"
+    assert row(world, pk).replied_at is not None
+    assert [entry.subject for entry in entries(world)] == ["request r-bad"]
+
+
 def test_everybody_else_who_asked_the_same_is_answered(world: World) -> None:
     broker = picky(world)
     pk = older_row(world, "r-1", replies=[["", ""], ["t-2", ""]])

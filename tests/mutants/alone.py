@@ -30,7 +30,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/answering.py",
         "sparing.left_out(deps.metrics, Item.ANSWER, pk, exc)))\n            told.done.append(pk)\n",
         "sparing.left_out(deps.metrics, Item.ANSWER, pk, exc)))\n            raise\n",
-        f"{_ITEMS}::test_row_of_an_older_version_that_cannot_be_read_wedges_nothing",
+        f"{_ITEMS}::test_decided_row_of_an_older_version_that_cannot_be_read_is_marked_undeliverable",
     ),
     broken(
         40,
