@@ -9,11 +9,12 @@ from contextlib import contextmanager
 
 import structlog
 
-from pool import answering, holding, matching, profiles, stamping, tokens
+from pool import answering, holding, matching, profiles, sparing, stamping, tokens
 from pool.after import After
 from pool.deps import Deps
-from pool.errors import PoolError, Refused, Transient
+from pool.errors import Refused, Transient
 from pool.holding import Confirmed
+from pool.metrics.catalog import Item
 from pool.records import Claim, Held, Seen
 from pool.settings import Profile
 from pool.states import ClaimEnd, Outcome, State
@@ -27,17 +28,12 @@ def activate(deps: Deps, held: Held) -> Outcome:
     worker = _enter(deps, held)
     if worker is None:
         return Outcome.FENCED
-    profile = deps.profile(worker.profile)
     try:
-        if profile is None:
-            raise Refused("unknown_profile", detail=f"profile {worker.profile} is no longer configured")
-        if deps.settings.pool.protect_before_grant and not stamping.stamp(deps, worker.id):
-            raise Transient("the pod could not be stamped")
-        if profile.activation_path and worker.state is State.ACTIVATING:
-            with _beating(deps, held):
-                _configure(deps, worker, held, profile)
-    except PoolError as exc:
+        _prepare(deps, worker, held)
+    except (Refused, Transient) as exc:
         return fail(deps, held, str(exc))
+    except Exception as exc:  # noqa: BLE001 - whatever it is, its request gets another worker or a refusal
+        return fail(deps, held, sparing.left_out(deps.metrics, Item.ACTIVATION, held.worker_id, exc))
     after = After()
     with deps.store.write() as tx:
         lock_profile_shared(tx, worker.profile)
@@ -48,6 +44,18 @@ def activate(deps: Deps, held: Held) -> Outcome:
             matching.match(tx, deps, after, worker.profile)
     answering.carry_out(deps, after)
     return Outcome.FENCED if confirmed is Confirmed.FENCED else Outcome.MOVED
+
+
+def _prepare(deps: Deps, worker: Seen, held: Held) -> None:
+    """What has to be done before the worker is hot."""
+    profile = deps.profile(worker.profile)
+    if profile is None:
+        raise Refused("unknown_profile", detail=f"profile {worker.profile} is no longer configured")
+    if deps.settings.pool.protect_before_grant and not stamping.stamp(deps, worker.id):
+        raise Transient("the pod could not be stamped")
+    if profile.activation_path and worker.state is State.ACTIVATING:
+        with _beating(deps, held):
+            _configure(deps, worker, held, profile)
 
 
 def give_up(deps: Deps, held: Held, *, silent_for_s: int) -> Outcome:
@@ -144,8 +152,8 @@ def _beating(deps: Deps, held: Held) -> Iterator[None]:
             try:
                 with deps.store.write() as tx:
                     workers.beat(tx, held)
-            except Transient as exc:
-                log.warning("heartbeat_missed", worker=held.worker_id, cause=str(exc))
+            except Exception as exc:  # noqa: BLE001 - the next one may succeed
+                log.warning("heartbeat_missed", worker=held.worker_id, cause=sparing.cause_of(exc))
 
     thread = threading.Thread(target=beat, name=f"beat {held.worker_id}", daemon=True)
     thread.start()

@@ -4,63 +4,100 @@ token is derived each time, and is the same each time."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 
 import structlog
 
-from pool import tokens
+from pool import sparing, tokens
 from pool.after import After, Given
 from pool.contract import Granted, RefusedAnswer
 from pool.deps import Deps
 from pool.errors import BrokenPromise, Transient
 from pool.ids import ClaimId, RequestPk
 from pool.matching import match_org, recheck
+from pool.metrics.catalog import Item
 from pool.records import Held, Request
 from pool.states import Reason, RequestState, Source
-from pool.store import Tx, claims, requests, workers
+from pool.store import Tx, claims, deeds, requests, workers
 
 log = structlog.get_logger(__name__)
 
+UNDELIVERABLE = "answer_undeliverable"
+
 
 def carry_out(deps: Deps, after: After) -> None:
-    """All that was to happen once the transaction had committed."""
-    try:
-        for org in sorted(after.freed):
-            match_org(deps, after, org)
-        for profile in sorted(after.untaken):
-            recheck(deps, after, profile)
-    except Transient as exc:
-        log.warning("matching_left_to_the_pass", cause=str(exc))
+    """All that was to happen once the transaction had committed. What fails keeps nothing else from happening."""
+    acts = [
+        *((org, partial(match_org, deps, after, org)) for org in sorted(after.freed)),
+        *((profile, partial(recheck, deps, after, profile)) for profile in sorted(after.untaken)),
+    ]
+    for name, act in acts:
+        try:
+            act()
+        except Transient as exc:
+            log.warning("matching_left_to_the_pass", cause=str(exc))
+            break
+        except Exception as exc:  # noqa: BLE001 - one org's trouble keeps no answer back
+            sparing.left_out(deps.metrics, Item.MATCH, name, exc)
     after.send(deps)
     deliver(deps, after.answers, after.given)
 
 
+@dataclass(slots=True)
+class _Delivered:
+    """Requests that are done with: told to everybody who can be told, and for each that could not be, why."""
+
+    done: list[RequestPk] = field(default_factory=list)
+    undeliverable: list[tuple[str, str]] = field(default_factory=list)
+
+
 def deliver(deps: Deps, pks: Sequence[RequestPk], given: Mapping[RequestPk, Given] | None = None) -> int:
-    """Deliver decided answers to every recorded address and mark them; those just given need not be read again. What fails is left to the
-    reap. How many were."""
-    done: list[RequestPk] = []
+    """Deliver decided answers to every recorded address and mark them; those just given need not be read again. What an outage keeps back is
+    left to the reap; what can never be delivered is marked, too, with an audit entry. How many are done."""
+    told = _Delivered()
     for pk in pks:
         try:
-            known = (given or {}).get(pk)
-            told = _read(deps, pk) if known is None else _known(deps, known)
-            if told is None:
-                continue
-            request, answer, decided_at = told
-            for to in request.replies:
-                deps.broker.reply(to, answer.as_dict())
-            done.append(pk)
-            if request.replied_at is None and decided_at is not None:
-                took = decided_at - request.created_at
-                deps.metrics.answered(request.profile, answer, took.total_seconds())
+            _deliver(deps, told, pk, (given or {}).get(pk))
         except Transient as exc:
             log.warning("answer_left_to_the_pass", request=pk, cause=str(exc))
-    if done:
+        except Exception as exc:  # noqa: BLE001 - no later try would do better, and the others are to be told
+            told.undeliverable.append((f"request {pk}", sparing.left_out(deps.metrics, Item.ANSWER, pk, exc)))
+            told.done.append(pk)
+    if told.done:
         try:
-            with deps.store.write() as tx:
-                requests.mark_replied(tx, done)
+            _mark(deps, told)
         except Transient as exc:
-            log.warning("answers_unmarked", count=len(done), cause=str(exc))
-    return len(done)
+            log.warning("answers_unmarked", count=len(told.done), cause=str(exc))
+    return len(told.done)
+
+
+def _deliver(deps: Deps, told: _Delivered, pk: RequestPk, known: Given | None) -> None:
+    found = _read(deps, pk) if known is None else _known(deps, known)
+    if found is None:
+        return
+    request, answer, decided_at = found
+    wrong: list[tuple[str, str]] = []
+    for to in request.replies:
+        try:
+            deps.broker.reply(to, answer.as_dict())
+        except Transient:
+            raise
+        except Exception as exc:  # noqa: BLE001 - whoever else asked is told all the same
+            cause = sparing.left_out(deps.metrics, Item.ANSWER, pk, exc)
+            wrong.append((f"request {pk}", f"task id {to.task_id!r}, address {to.address!r}: {cause}"))
+    told.done.append(pk)
+    told.undeliverable += wrong
+    if request.replied_at is None and decided_at is not None:
+        deps.metrics.answered(request.profile, answer, (decided_at - request.created_at).total_seconds())
+
+
+def _mark(deps: Deps, told: _Delivered) -> None:
+    with deps.store.write() as tx:
+        requests.mark_replied(tx, told.done)
+        for subject, why in told.undeliverable:
+            deeds.record(tx, UNDELIVERABLE, subject, deps.by(why))
 
 
 Told = tuple[Request, Granted | RefusedAnswer, datetime | None]

@@ -26,7 +26,7 @@ class Broker(Protocol):
         """Enqueue a task of the pool soon. Never blocks, never raises."""
 
     def reply(self, to: ReplyTo, answer: Mapping[str, Any]) -> None:
-        """Deliver an answer to one who waits for it. Raises `Transient` if it could not be."""
+        """Deliver an answer to one who waits for it. Raises `Transient` if it could not be, `Refused` if it never can be."""
 
     def nudge(self, profile: ProfileName) -> None:
         """Ask for a refill of this profile soon; many asks become one."""

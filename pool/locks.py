@@ -127,8 +127,8 @@ class _RedisLease:
             asked = self._clock.monotonic()
             try:
                 renewed = self._redis.eval(_RENEW, 1, self._key, self._token, str(self._ttl_ms))
-            except RedisError:
-                continue  # the deadline tells
+            except Exception:  # noqa: BLE001, S112 - the deadline tells
+                continue
             if not renewed:
                 self._lost.set()
                 return

@@ -6,13 +6,14 @@ import threading
 
 import structlog
 
-from pool import answering, holding, matching, retiring, spawning, stamping
+from pool import answering, holding, matching, retiring, sparing, spawning, stamping
 from pool.after import After
 from pool.backoff import Backoff
 from pool.deps import Deps
 from pool.drivers.port import Gone, Phase, Pod, Role
 from pool.errors import Refused, Transient
 from pool.ids import WorkerId
+from pool.metrics.catalog import Item
 from pool.records import Seen
 from pool.spawning import Trouble
 from pool.states import CLAIMABLE, CLAIMED, TERMINAL, ClaimEnd, Outcome, State
@@ -25,17 +26,27 @@ _AGAIN = Backoff(first_s=0.2, limit_s=10.0)
 
 
 def follow(deps: Deps, stop: threading.Event) -> None:
-    """Follow the watch until told to stop. A failure starts it anew, which tells everything again."""
+    """Follow the watch until told to stop. An outage starts it anew, which tells everything again; an event that fails for another reason is left
+    out, and passes find what it was about."""
     failures = 0
     while not stop.is_set():
         try:
             for seen in deps.driver.watch(stop):
-                observe(deps, seen)
+                _observe_or_leave(deps, seen)
                 failures = 0
         except (Transient, Refused) as exc:
             failures += 1
             log.warning("watch_interrupted", cause=str(exc), failures=failures)
             deps.clock.wait(stop, _AGAIN.nominal(failures))
+
+
+def _observe_or_leave(deps: Deps, seen: Pod | Gone) -> None:
+    try:
+        observe(deps, seen)
+    except Transient:
+        raise
+    except Exception as exc:  # noqa: BLE001 - the events behind it are about other pods
+        sparing.left_out(deps.metrics, Item.WATCH_EVENT, seen.name, exc)
 
 
 def observe(deps: Deps, seen: Pod | Gone) -> None:

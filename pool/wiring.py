@@ -24,6 +24,7 @@ from pool.metrics import Metrics
 from pool.records import ReplyTo
 from pool.settings import Settings, nesting_problems
 from pool.store import Store, connect, migrations, orgs
+from pool.threads import Threads
 from pool.workerapi import HttpWorkerApi
 
 if TYPE_CHECKING:
@@ -81,8 +82,11 @@ def build_for_operators(settings: Settings, store: Store, *, role: str) -> Deps:
     )
 
 
-def build(settings: Settings, *, broker: Broker, role: str, threads: int = 10) -> Deps:
-    """Everything that one process of this role needs. Asserts the time budgets and the schema first; opens nothing else yet."""
+def build(
+    settings: Settings, *, broker: Broker, role: str, threads: int = 10, watched: Threads | None = None
+) -> Deps:
+    """Everything that one process of this role needs. Asserts the time budgets and the schema first; opens nothing else yet.
+    `watched`: the process's long-lived threads, if it has others than the driver's."""
     if problems := nesting_problems(settings.pool):
         raise ConfigInvalid(problems)
     clock, ids = SystemClock(), RandomIds()
@@ -104,7 +108,7 @@ def build(settings: Settings, *, broker: Broker, role: str, threads: int = 10) -
         keys=config.keyring(settings),
         who=who,
         started_at=store.now(),
-        make_driver=lambda: build_driver(settings, metrics, Forbidden(store, clock).saw),
+        make_driver=lambda: build_driver(settings, metrics, Forbidden(store, clock).saw, watched),
     )
 
 
@@ -123,18 +127,25 @@ def open_redis(settings: Settings) -> Redis:
 
 
 def build_driver(
-    settings: Settings, metrics: Metrics | None = None, forbidden: Callable[[str, str], None] | None = None
+    settings: Settings,
+    metrics: Metrics | None = None,
+    forbidden: Callable[[str, str], None] | None = None,
+    watched: Threads | None = None,
 ) -> Driver:
     """What makes pods, by the setting of that name. `forbidden` hears of every verb and resource that the cluster says no to."""
     if settings.pool.driver == "kubernetes":
-        return _kubernetes_driver(settings, metrics or Metrics(), forbidden or _nobody_is_told)
+        metrics = metrics or Metrics()
+        watched = watched or Threads(SystemClock(), metrics.thread_restarted)
+        return _kubernetes_driver(settings, metrics, forbidden or _nobody_is_told, watched)
     from pool.drivers.local.driver import LocalDriver
 
     root: Path = config.data_dir(settings) / "local"
     return LocalDriver(root, clock=SystemClock(), call_timeout_s=settings.pool.call_timeout_s)
 
 
-def _kubernetes_driver(settings: Settings, metrics: Metrics, forbidden: Callable[[str, str], None]) -> Driver:
+def _kubernetes_driver(
+    settings: Settings, metrics: Metrics, forbidden: Callable[[str, str], None], watched: Threads
+) -> Driver:
     from pool.drivers.kubernetes.driver import KubernetesDriver
 
     pool = settings.pool
@@ -146,6 +157,7 @@ def _kubernetes_driver(settings: Settings, metrics: Metrics, forbidden: Callable
         settings.profiles,
         clock=SystemClock(),
         call_timeout_s=pool.call_timeout_s,
+        threads=watched,
     )
 
 

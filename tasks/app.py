@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 from celery import Celery
 from celery.result import AsyncResult
 
-from pool import config, wiring
+from pool import config, sparing, wiring
 from pool.clock import SystemClock
 from pool.deps import Deps
 from pool.ids import RequestPk, new_task_id
 from pool.metrics import Metrics, serving
+from pool.metrics.catalog import Item
 from pool.settings import Settings
 from pool.signing import INTERNAL_HEADER, Asked, InternalTasks
 from pool.store import requests
+from pool.threads import Threads
 from tasks.background import Gathering, Timers
 from tasks.broker import CeleryBroker
 from tasks.dropping import Dropped
@@ -58,12 +60,17 @@ class WarmpoolApp(Celery):
         return []
 
     @cached_property
+    def watched(self) -> Threads:
+        """The long-lived threads of this process; liveness looks at all of them."""
+        return Threads(SystemClock(), self._restarted)
+
+    @cached_property
     def timers(self) -> Timers:
-        return Timers(SystemClock())
+        return Timers(SystemClock(), self.watched, self._left_out)
 
     @cached_property
     def pool_broker(self) -> CeleryBroker:
-        return CeleryBroker(self, self.settings, self.timers, self.internal_tasks.sign)
+        return CeleryBroker(self, self.settings, self.timers, self.watched, self.internal_tasks.sign)
 
     @cached_property
     def internal_tasks(self) -> InternalTasks:
@@ -74,18 +81,30 @@ class WarmpoolApp(Celery):
     def deps(self) -> Deps:
         # The lane has threads of its own beside Celery's.
         threads = self.threads * 2 if self.role == "acquire" else self.threads
-        return wiring.build(self.settings, broker=self.pool_broker, role=self.role, threads=threads)
+        return wiring.build(
+            self.settings, broker=self.pool_broker, role=self.role, threads=threads, watched=self.watched
+        )
 
     @cached_property
     def beat_metrics(self) -> Metrics:
         """Beat's own: it opens no database."""
         return Metrics(role="beat", driver=self.settings.pool.driver)
 
+    @property
+    def own_metrics(self) -> Metrics:
+        """What this process counts of itself."""
+        return self.beat_metrics if "beat_metrics" in self.__dict__ else self.deps.metrics
+
     def serve_metrics(self, metrics: Metrics) -> None:
         """Serve this process's metrics, if there is a port for them."""
         pool = self.settings.pool
         if pool.metrics_port:
-            serving.serve(serving.rendering(metrics.registry), host=pool.metrics_host, port=pool.metrics_port)
+            serving.serve(
+                serving.rendering(metrics.registry),
+                self.watched,
+                host=pool.metrics_host,
+                port=pool.metrics_port,
+            )
 
     @cached_property
     def dropped(self) -> Dropped:
@@ -95,7 +114,7 @@ class WarmpoolApp(Celery):
     @cached_property
     def delivered(self) -> Gathering:
         """Requests whose answers have been delivered, marked together."""
-        return Gathering(self.timers, _MARKS_WITHIN_S, self._mark)
+        return Gathering(self.timers, _MARKS_WITHIN_S, self._mark, item=Item.MARK)
 
     @cached_property
     def tenants(self) -> Tenants:
@@ -109,7 +128,18 @@ class WarmpoolApp(Celery):
     @cached_property
     def unproven(self) -> Gathering:
         """Requests that were refused because of their signature, journalled together."""
-        return Gathering(self.timers, _REFUSALS_WITHIN_S, lambda refused: journal(self, refused))
+        return Gathering(
+            self.timers,
+            _REFUSALS_WITHIN_S,
+            lambda refused: journal(self, refused),
+            item=Item.AUDIT_ENTRY,
+        )
+
+    def _restarted(self, name: str) -> None:
+        self.own_metrics.thread_restarted(name)
+
+    def _left_out(self, item: Item, name: object, exc: Exception) -> None:
+        sparing.left_out(self.own_metrics, item, name, exc)
 
     def send_task(  # type: ignore[override]
         self,

@@ -14,21 +14,33 @@ from typing import Any
 import structlog
 
 from pool.clock import Clock
-from pool.errors import PoolError
+from pool.errors import Transient
+from pool.metrics.catalog import Item
+from pool.threads import Threads, WatchedThread
 
 log = structlog.get_logger(__name__)
 
 _END = object()
+# Both wait no longer than this for something to do, so that a thread without a turn is stuck and not idle.
+_TURN_S = 5.0
+# Several calls to a database that does not answer, each with a timeout of its own.
+STUCK_S = 120.0
+# What an outage keeps from being dealt with is kept for later, up to this many things.
+_MOST_KEPT = 10_000
+
+# Takes what is left out by itself: its kind, its name, and what it raised.
+LeftOut = Callable[[Item, object, Exception], object]
 
 
 class Outbox:
     """Things that somebody else need not wait for, dealt with by one thread: all that has gathered, in the order in which it came. `close` deals
     with what is left."""
 
-    def __init__(self, name: str, deal: Callable[[list[Any]], None]) -> None:
+    def __init__(self, name: str, deal: Callable[[list[Any]], None], threads: Threads) -> None:
         self._things: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._deal = deal
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._ended = threading.Event()
+        self._thread = threads.make(name, self._run, stop=self._ended, stuck_after_s=STUCK_S)
         self._thread.start()
 
     def put(self, thing: Any) -> None:
@@ -36,16 +48,18 @@ class Outbox:
 
     def close(self, timeout_s: float = 10.0) -> None:
         self._things.put(_END)
-        self._thread.join(timeout=timeout_s)
+        self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        ended = False
-        while not ended:
-            things = [self._things.get()]
+        while not self._ended.is_set():
+            self._thread.turned()
+            things: list[Any] = []
             with contextlib.suppress(queue.Empty):
+                things.append(self._things.get(timeout=_TURN_S))
                 while True:
                     things.append(self._things.get_nowait())
-            ended = _END in things
+            if _END in things:
+                self._ended.set()
             try:
                 self._deal([thing for thing in things if thing is not _END])
             except Exception:  # what they hold may be lost, the thread may not
@@ -61,50 +75,62 @@ class _Due:
 class Timers:
     """Calls at a time on this host's monotonic clock, by one thread. Only hints: the callee asks the database's clock."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, threads: Threads, left_out: LeftOut) -> None:
         self._clock = clock
+        self._threads = threads
+        self.left_out = left_out
         self._due: list[_Due] = []
         self._changed = threading.Condition()
-        self._closed = False
-        self._thread: threading.Thread | None = None
+        self._closed = threading.Event()
+        self._thread: WatchedThread | None = None
 
     def after(self, seconds: float, call: Callable[[], Any]) -> None:
         with self._changed:
             heapq.heappush(self._due, _Due(self._clock.monotonic() + seconds, call))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="timers", daemon=True)
+                self._thread = self._threads.make(
+                    "timers", self._run, stop=self._closed, stuck_after_s=STUCK_S
+                )
                 self._thread.start()
             self._changed.notify()
 
     def close(self) -> None:
         with self._changed:
-            self._closed = True
+            self._closed.set()
             self._changed.notify()
 
     def _run(self) -> None:
         while (call := self._next()) is not None:
             try:
                 call()
-            except PoolError as exc:
+            except Transient as exc:
                 log.warning("timer_left_to_the_pass", cause=str(exc))
+            except Exception as exc:  # noqa: BLE001 - one timer's trouble is no other's
+                self.left_out(Item.TIMER, _name(call), exc)
 
     def _next(self) -> Callable[[], Any] | None:
         with self._changed:
-            while not self._closed:
-                left = self._due[0].at - self._clock.monotonic() if self._due else None
-                if left is not None and left <= 0:
+            while not self._closed.is_set():
+                if self._thread is not None:
+                    self._thread.turned()
+                left = self._due[0].at - self._clock.monotonic() if self._due else _TURN_S
+                if left <= 0:
                     return heapq.heappop(self._due).call
-                self._changed.wait(left)
+                self._changed.wait(min(left, _TURN_S))
         return None
 
 
 class Gathering:
-    """Things that are dealt with together: whatever was added within a short time after the first."""
+    """Things that are dealt with together: whatever was added within a short time after the first. One that fails is left out, and an outage
+    keeps them for later."""
 
-    def __init__(self, timers: Timers, within_s: float, deal: Callable[[list[Any]], None]) -> None:
+    def __init__(
+        self, timers: Timers, within_s: float, deal: Callable[[list[Any]], None], *, item: Item
+    ) -> None:
         self._timers = timers
         self._within_s = within_s
         self._deal = deal
+        self._item = item
         self._lock = threading.Lock()
         self._things: dict[Any, None] = {}
 
@@ -118,5 +144,34 @@ class Gathering:
     def flush(self) -> None:
         with self._lock:
             things, self._things = list(self._things), {}
-        if things:
+        if not things:
+            return
+        try:
             self._deal(things)
+        except Transient as exc:
+            self._keep(things, exc)
+        except Exception as exc:  # noqa: BLE001 - one of them is to blame, and only that one is left out
+            self._one_by_one(things, exc)
+
+    def _one_by_one(self, things: list[Any], exc: Exception) -> None:
+        if len(things) == 1:
+            self._timers.left_out(self._item, things[0], exc)
+            return
+        for number, thing in enumerate(things):
+            try:
+                self._deal([thing])
+            except Transient as away:
+                self._keep(things[number:], away)
+                return
+            except Exception as bad:  # noqa: BLE001
+                self._timers.left_out(self._item, thing, bad)
+
+    def _keep(self, things: list[Any], exc: Transient) -> None:
+        log.warning("flush_put_off", item=str(self._item), count=len(things), cause=str(exc))
+        for thing in things[:_MOST_KEPT]:
+            self.add(thing)
+
+
+def _name(call: Callable[[], Any]) -> str:
+    inner = getattr(call, "func", call)
+    return getattr(inner, "__qualname__", repr(inner))

@@ -45,13 +45,13 @@ class ReportingScheduler(Scheduler):
 
     def tick(self, *args: Any, **kwargs: Any) -> float:  # noqa: ARG002
         """Send what is due; how long until the next is."""
-        touch()
+        _touch_if_well()
         now_s = self._clock.monotonic()
         for name, entry in self.schedule.items():
             if self._due_s.get(name, now_s) <= now_s:
                 # From when it was sent, not from when it was due: what was missed is not made up for.
                 self._due_s[name] = now_s + beat_schedule[name]["schedule"]
-                touch()  # each may take its time while the broker is away
+                _touch_if_well()  # each may take its time while the broker is away
                 self.apply_entry(entry, producer=self.producer)
         next_s = min(self._due_s.values(), default=now_s) - self._clock.monotonic()
         return max(0.0, min(next_s, _LONGEST_TURN_S))
@@ -68,6 +68,11 @@ class ReportingScheduler(Scheduler):
 
         def away(exc: Exception, interval_s: float) -> None:
             log.warning("broker_away", cause=str(exc), again_in_s=interval_s)
-            touch()
+            _touch_if_well()
 
         return self.connection.ensure_connection(away, self.app.conf.broker_connection_max_retries)
+
+
+def _touch_if_well() -> None:
+    if not app.watched.unwell():
+        touch()

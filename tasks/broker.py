@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from celery import Celery
 from celery.app.task import Context
-from kombu.exceptions import OperationalError
+from kombu.exceptions import OperationalError, SerializationError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeout
 
 from pool import config
 from pool.client.messages import Message
-from pool.errors import Transient
+from pool.errors import Refused, Transient
 from pool.ids import ProfileName, new_task_id
+from pool.metrics.catalog import Item
 from pool.records import ReplyTo
 from pool.settings import Settings
 from pool.signing import INTERNAL_HEADER, Asked
+from pool.threads import Threads
 from tasks.background import Gathering, Outbox, Timers
 from tasks.events import Told, Watchers
 from tasks.options import ROUTES
@@ -36,6 +38,8 @@ log = structlog.get_logger(__name__)
 NUDGES_WITHIN_S = 0.1
 # Few enough that many workers are stamped side by side, enough that a burst is not a message for each of them.
 STAMPS_A_MESSAGE = 8
+# How Redis refuses a command on a key of another type: no later try will do better.
+_WRONG_KIND = "WRONGTYPE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +54,15 @@ class CeleryBroker:
     """Sends in the background, replies at once."""
 
     def __init__(
-        self, app: Celery, settings: Settings, timers: Timers, signs: Callable[[Asked], str]
+        self, app: Celery, settings: Settings, timers: Timers, threads: Threads, signs: Callable[[Asked], str]
     ) -> None:
         self._app = app
         self._signs = signs
-        self._outbox = Outbox("outbox", self._deal)
-        self._nudges = Gathering(timers, NUDGES_WITHIN_S, self._send_refills)
+        self._outbox = Outbox("outbox", self._deal, threads)
+        self._left_out = timers.left_out
+        self._nudges = Gathering(timers, NUDGES_WITHIN_S, self._send_refills, item=Item.MESSAGE)
         self._wire = Wire(config.broker_url(settings))
-        self._watchers = Watchers(app)
+        self._watchers = Watchers(app, timers.left_out)
         self._origin = f"pool@{socket.gethostname()}"
 
     def send(self, task: str, **arguments: Any) -> None:
@@ -67,14 +72,21 @@ class CeleryBroker:
         self._nudges.add(profile)
 
     def reply(self, to: ReplyTo, answer: Mapping[str, Any]) -> None:
-        """Store the result as the task itself would have, and let Flower see the task end."""
+        """Store the result as the task itself would have, and let Flower see the task end. An id or address that no result can be stored under is
+        `Refused`."""
         answered = Answered(dict(answer))
         try:
             self._app.backend.store_result(
                 to.task_id, answered, "SUCCESS", request=Context(reply_to=to.address)
             )
         except (RedisError, OperationalError, OSError) as exc:
-            raise Transient(f"redis: {exc}") from exc
+            # Before this redis-py repeats the whole command, with the token in it.
+            cause = str(exc).rpartition("caused error: ")[2]
+            if cause.startswith(_WRONG_KIND):
+                raise Refused("undeliverable", detail=f"the reply address is in other use: {cause}") from exc
+            raise Transient(f"redis: {cause}") from exc
+        except (ValueError, TypeError, SerializationError) as exc:
+            raise Refused("undeliverable", detail=f"{type(exc).__name__}: {exc}") from exc
         self._tell([Told.succeeded(to.task_id, answered)])
 
     def tell_served(self, posts: Sequence[Post]) -> None:
@@ -105,16 +117,19 @@ class CeleryBroker:
     def _publish(self, sendings: Sequence[Sending]) -> None:
         queues: dict[str, list[str]] = defaultdict(list)
         for sending in together(sendings):
-            queue, task_id = ROUTES[sending.task], new_task_id()
-            message = Message(
-                task=sending.task,
-                kwargs=sending.arguments,
-                task_id=task_id,
-                origin=self._origin,
-                queue=queue,
-            )
-            asked = Asked(task=message.task, task_id=task_id, address="", args=(), kwargs=message.kwargs)
-            queues[queue].append(message.encoded(task_id, {INTERNAL_HEADER: self._signs(asked)}))
+            try:
+                queue, task_id = ROUTES[sending.task], new_task_id()
+                message = Message(
+                    task=sending.task,
+                    kwargs=sending.arguments,
+                    task_id=task_id,
+                    origin=self._origin,
+                    queue=queue,
+                )
+                asked = Asked(task=message.task, task_id=task_id, address="", args=(), kwargs=message.kwargs)
+                queues[queue].append(message.encoded(task_id, {INTERNAL_HEADER: self._signs(asked)}))
+            except Exception as exc:  # noqa: BLE001 - the others leave all the same
+                self._left_out(Item.MESSAGE, sending.task, exc)
         if not queues:
             return
         commands = [("LPUSH", queue, *messages) for queue, messages in queues.items()]

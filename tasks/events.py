@@ -13,6 +13,8 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
+from pool.metrics.catalog import Item
+from tasks.background import LeftOut
 from tasks.replies import Answered
 
 if TYPE_CHECKING:
@@ -68,8 +70,9 @@ class Told:
 class Watchers:
     """Whoever listens to events. One thread tells."""
 
-    def __init__(self, app: Celery) -> None:
+    def __init__(self, app: Celery, left_out: LeftOut) -> None:
         self._app = app
+        self._left_out = left_out
         self._hostname = f"{getattr(app, 'role', 'app')}@{socket.gethostname()}"
         self._dispatcher: Any = None
 
@@ -84,6 +87,12 @@ class Watchers:
         except (RedisError, OperationalError, OSError) as exc:
             log.warning("events_not_sent", count=len(told), cause=str(exc))
             self.close()
+        except Exception as exc:  # noqa: BLE001 - one of them is to blame; it is left out by itself
+            self.close()
+            if len(told) == 1:
+                self._left_out(Item.TASK_EVENT, told[0].kind, exc)
+            for each in told if len(told) > 1 else ():
+                self.tell([each])
 
     def close(self) -> None:
         dispatcher, self._dispatcher = self._dispatcher, None

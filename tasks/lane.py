@@ -72,7 +72,7 @@ class Lane:
         self._unkept: list[tuple[Letter, Proven]] = []
         self._suspects: list[tuple[Letter, Proven]] = []
         self._turned_at = self._deps.clock.monotonic()
-        self._thread = threading.Thread(target=self._run, name="lane", daemon=True)
+        self._thread = app.watched.make("lane", self._run, stop=app.stopping)
 
     def start(self) -> None:
         self._thread.start()

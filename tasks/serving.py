@@ -3,7 +3,6 @@ starts or stops: nobody owns pods, the table does."""
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from typing import Any
 
@@ -12,8 +11,9 @@ from celery import bootsteps, signals
 from celery.worker.consumer import Consumer
 
 from pool import logs, observing
-from pool.errors import PoolError, Refused, Transient
+from pool.errors import Refused, Transient
 from pool.passes import fallback
+from pool.threads import WatchedThread
 from tasks.app import app
 from tasks.letters import Unread
 from tasks.liveness import Liveness
@@ -21,7 +21,7 @@ from tasks.options import QUEUES, ROUTES
 
 log = structlog.get_logger(__name__)
 
-_threads: list[threading.Thread] = []
+_threads: list[WatchedThread] = []
 
 
 class PatientConsumer(Consumer):
@@ -85,7 +85,7 @@ def _started(**_: Any) -> None:
         _begin("fallback", lambda: fallback.watch_over(deps, app.stopping))
     elif app.role == "passes":
         _begin("pod cache", _keep_cache)
-        _begin("preflight", _look_around)
+        threading.Thread(target=_look_around, name="preflight", daemon=True).start()
 
 
 @signals.task_postrun.connect
@@ -104,22 +104,19 @@ def _told_to_end(sig: Any = None, how: Any = None, exitcode: Any = None, **_: An
 def _ended(**_: Any) -> None:
     app.stopping.set()
     for thread in _threads:
-        thread.join(timeout=5)
+        thread.join(5)
     for lane in app.lanes:
         lane.close()
     app.delivered.flush()
     if "unproven" in app.__dict__:
-        with contextlib.suppress(PoolError):
-            app.unproven.flush()
+        app.unproven.flush()
     app.pool_broker.close()
     app.deps.close()
     log.info("worker_stopped", role=app.role)
 
 
 def _begin(name: str, target: Any) -> None:
-    thread = threading.Thread(target=target, name=name, daemon=True)
-    thread.start()
-    _threads.append(thread)
+    _threads.append(app.watched.start(name, target, stop=app.stopping))
 
 
 def _look_around() -> None:

@@ -41,6 +41,7 @@ def exporter(
     from pool.queues import Queues
     from pool.signing import queue_of
     from pool.store import orgs
+    from pool.threads import Threads
 
     logs.set_up()
     settings = settings_of(context)
@@ -57,15 +58,19 @@ def exporter(
     ended = threading.Event()
     for sig in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sig, lambda *_: ended.set())
+    # Its page is about the table and counts nothing of itself; the log has a line for every restart.
+    threads = Threads(SystemClock(), lambda _: None)
     server = serving.serve(
         page.render,
+        threads,
         host=host or settings.pool.metrics_host,
         port=port or settings.pool.metrics_port or DEFAULT_PORT,
     )
     _touch()
     print(f"serving http://{server.server_address[0]!s}:{server.server_port}/metrics", flush=True)
     while not ended.wait(_BEAT_S):
-        _touch()
+        if not threads.unwell():
+            _touch()
     server.shutdown()
     store.close()
 

@@ -174,15 +174,28 @@ class AsyncSession:
         if self._closed:
             raise PoolClosed
         if not self._loops:
-            self._loops = [self._loop.create_task(self._read()), self._loop.create_task(self._renew())]
+            self._loops = [
+                self._loop.create_task(self._read()),
+                self._loop.create_task(self._keep(self._renew)),
+            ]
 
     async def _read(self) -> None:
         try:
-            await self._read_on()
+            await self._keep(self._read_on)
         finally:
             # Cancelled by the loop's end rather than by `close`: what is held is released all the same.
             if not self._closed:
                 await self._wind_up()
+
+    async def _keep(self, loop: Callable[[], Awaitable[None]]) -> None:
+        """Run a loop until it is cancelled: one that raises is run again, and the claims that are held stay renewed."""
+        pauses = self.core.pace.reconnect.pauses()
+        while not self._closed:
+            try:
+                await loop()
+            except Exception:  # noqa: BLE001 - whatever ends it, it is still wanted
+                log.exception("task_restarted")
+                await asyncio.sleep(next(pauses, self.core.pace.reconnect.limit_s))
 
     async def _read_on(self) -> None:
         pauses = self.core.pace.reconnect.pauses()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from pool.client.asking import Ask, GiveUp, Pace, Send, Wait
@@ -170,9 +171,20 @@ class Session:
             if self._stop.is_set():
                 raise PoolClosed
             for loop in (self._read, self._renew):
-                thread = threading.Thread(target=loop, name=f"warmpool-client{loop.__name__}", daemon=True)
+                name = f"warmpool-client{loop.__name__}"
+                thread = threading.Thread(target=partial(self._keep, loop, name), name=name, daemon=True)
                 thread.start()
                 self._threads.append(thread)
+
+    def _keep(self, loop: Callable[[], None], name: str) -> None:
+        """Run a loop until the session is closed: one that raises is run again, and the claims that are held stay renewed."""
+        pauses = self.core.pace.reconnect.pauses()
+        while not self._stop.is_set():
+            try:
+                loop()
+            except BaseException:  # noqa: BLE001 - whatever ends it, it is still wanted
+                log.exception("thread_restarted thread=%s", name)
+                self._clock.wait(self._stop, next(pauses, self.core.pace.reconnect.limit_s))
 
     def _read(self) -> None:
         while not self._stop.is_set():

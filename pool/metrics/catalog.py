@@ -48,6 +48,22 @@ class Origin(StrEnum):
     TABLE = "table"
 
 
+class Item(StrEnum):
+    """What can be left out by itself."""
+
+    ANSWER = "answer"
+    MATCH = "match"
+    TIMER = "timer"
+    MARK = "mark"
+    AUDIT_ENTRY = "audit_entry"
+    WATCH_EVENT = "watch_event"
+    MESSAGE = "message"
+    TASK_EVENT = "task_event"
+    ACTIVATION = "activation"
+    PROBE = "probe"
+    STEP = "step"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
     """One metric."""
@@ -111,6 +127,9 @@ _DECLARED = (
     _counter("fallback_runs", "Reaps run without beat, lock and Redis"),
     _gauge("fallback_active", "1 while this process reaps by itself", origin=Origin.PROCESS),
     _counter("beat_ticks", "Ticks that beat has sent", "pass"),
+    # What went wrong inside a process and was survived.
+    _counter("thread_restarts", "Long-lived threads that died and were started again", "thread"),
+    _counter("items_left_out", "Single items (an answer, a timer, a watch event) that failed and were left out", "item"),
     # Celery and the cluster's API.
     _counter("tasks", "Celery tasks that ended, by how", "queue", "task", "outcome"),
     _counter("api_calls", "Calls to the cluster's API by verb, resource and status code; 0 is no answer", "verb", "resource", "code"),

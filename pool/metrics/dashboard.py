@@ -142,6 +142,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
     "Dependencies": (
         Panel(title="Database and Redis", queries=(("min(warmpool_database_up)", "database"), ("min(warmpool_broker_up)", "redis"), ("sum(increase(warmpool_broker_emptied_total[10m]))", "redis emptied"))),
         Panel(title="Calls to the cluster's API", unit="reqps", queries=((_rate("api_calls", "verb, resource, code"), "{{verb}} {{resource}} {{code}}"),)),
+        Panel(title="Threads restarted and items left out", queries=((_rate("thread_restarts", "thread"), "restarted {{thread}}"), (_rate("items_left_out", "item"), "left out {{item}}"))),
         Panel(title="CPU of our processes", queries=(('rate(process_cpu_seconds_total{job=~"$job"}[$__rate_interval])', "{{instance}}"),)),
     ),
 }  # fmt: skip

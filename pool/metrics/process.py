@@ -10,7 +10,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
-from pool.metrics.catalog import CATALOG, PREFIX, Kind, Metric, Origin
+from pool.metrics.catalog import CATALOG, PREFIX, Item, Kind, Metric, Origin
 from pool.metrics.causes import cause
 from pool.periods import PERIODS_S
 from pool.signing import Trouble
@@ -20,6 +20,8 @@ from pool.states import ClaimEnd, Reason, Source, State
 _MISSES = frozenset({Reason.NO_WARM_WORKER, Reason.POOL_CAP, Reason.ORG_CAP})
 WAITED = "waited"
 UNKNOWN = "unknown"
+# Those that a process may have, so that the first restart is seen as an increase.
+THREADS = ("lane", "timers", "outbox", "observer", "fallback", "pod cache", "liveness", "metrics")
 
 
 class Metrics:
@@ -48,6 +50,8 @@ class Metrics:
     fallback_runs: Counter
     fallback_active: Gauge
     beat_ticks: Counter
+    thread_restarts: Counter
+    items_left_out: Counter
     tasks: Counter
     api_calls: Counter
     build_info: Gauge
@@ -84,6 +88,9 @@ class Metrics:
         """A phase of an acquire is over."""
         self._of("acquire_phase_seconds", name).observe(seconds)
 
+    def thread_restarted(self, name: str) -> None:
+        self.thread_restarts.labels(name).inc()
+
     @contextmanager
     def holding(self, name: str) -> Iterator[None]:
         """The lock of a pass is held here."""
@@ -111,7 +118,12 @@ class Metrics:
             self._seed_acquires()
         if role == "passes":
             self._seed_passes()
+        if role:
+            for thread in THREADS:
+                self.thread_restarts.labels(thread)
         if role != "beat":
+            for item in Item:
+                self.items_left_out.labels(str(item))
             for why in ClaimEnd:
                 self.claims_ended.labels(str(why))
             for profile in self._profiles:

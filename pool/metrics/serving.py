@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from threading import Event
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from pool.errors import PoolError
+from pool.threads import Threads
 
 Render = Callable[[], bytes]
 HEALTH = "/-/healthy"
@@ -27,8 +28,16 @@ class Server(ThreadingHTTPServer):
     allow_reuse_address = True
     allow_reuse_port = False
 
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(address, handler)
+        self.ended = Event()
 
-def serve(render: Render, *, host: str, port: int) -> Server:
+    def shutdown(self) -> None:
+        self.ended.set()
+        super().shutdown()
+
+
+def serve(render: Render, threads: Threads, *, host: str, port: int) -> Server:
     """Serve from now on; raises with the setting's name if the port is taken. Port 0 takes any that is free."""
     try:
         server = Server((host, port), _handler(render))
@@ -37,7 +46,7 @@ def serve(render: Render, *, host: str, port: int) -> Server:
             f"metrics can not be served on {host}:{port} ({exc.strerror}): set metrics_port"
             " (WARMPOOL_METRICS_PORT) to a free port, or to 0 to serve none"
         ) from exc
-    Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    threads.start("metrics", server.serve_forever, stop=server.ended)
     return server
 
 

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pool import retiring
+from pool import retiring, sparing
 from pool.deps import Broker, Deps
-from pool.errors import PoolError
 from pool.ids import ProfileName, WorkerId
 from pool.passes import reap
 from pool.passes.running import Interrupted, Run, log
@@ -29,8 +28,8 @@ def watch_over(deps: Deps, stop: threading.Event) -> None:
             reap_if_dark(deps, stop)
         except Interrupted:
             return
-        except PoolError as exc:
-            log.warning("fallback_failed", cause=str(exc))
+        except Exception as exc:  # noqa: BLE001 - the next period is the next try
+            log.warning("fallback_failed", cause=sparing.cause_of(exc))
 
 
 def reap_if_dark(deps: Deps, stop: threading.Event) -> bool:
@@ -56,8 +55,13 @@ class RetiresHere:
         self._broker: Broker = deps.broker
 
     def send(self, task: str, **arguments: Any) -> None:
-        if task == "pool.retire":
-            retiring.retire(self._deps, WorkerId(arguments["worker_id"]))
+        if task != "pool.retire":
+            return
+        worker_id = WorkerId(arguments["worker_id"])
+        try:
+            retiring.retire(self._deps, worker_id)
+        except Exception as exc:  # noqa: BLE001 - it stays draining, and the others are retired
+            log.warning("fallback_retire_failed", worker=worker_id, cause=sparing.cause_of(exc))
 
     def reply(self, to: ReplyTo, answer: Mapping[str, Any]) -> None:
         self._broker.reply(to, answer)

@@ -26,8 +26,7 @@ def run(run: Run) -> None:
     _tell_unprotected(run, [w.id for w in due if w.state in CLAIMED])
     run.saw("stale_protected", sum(1 for w in due if w.state in CLAIMABLE and pods[w.id].protected))
     for behind in run.bounded([w for w in differing if pods[w.id].epoch > w.epoch]):
-        if run.acts("put_back_rows_lost"):
-            _lose(run, behind, pods[behind.id])
+        run.step("put_back_rows_lost", behind.id, partial(_lose, run, behind, pods[behind.id]))
     # What is busy and unprotected may be ended by others any moment; what is protected and idle only holds them up.
     due.sort(key=lambda w: (w.state not in CLAIMED, w.id))
     for worker in run.bounded(due):

@@ -3,11 +3,12 @@ were decided but not delivered, releases that could not be finished, and pods wh
 
 from __future__ import annotations
 
+from functools import partial
+
 from pool import answering, claiming, holding, planning, retiring
 from pool.after import After
-from pool.errors import BrokenPromise, Transient
-from pool.ids import ProfileName, WorkerId
-from pool.passes.running import Pass, Run, log
+from pool.ids import OrgId, ProfileName, WorkerId
+from pool.passes.running import Pass, Run
 from pool.periods import PERIODS_S
 from pool.records import Claim, Seen
 from pool.states import ClaimEnd, Condition, Outcome, State
@@ -116,31 +117,25 @@ def _overdue_waiters(run: Run) -> None:
     with run.deps.store.read() as tx:
         found = requests.overdue(tx, limit=run.limit + 1)
     for pk in run.bounded(found):
-        if run.acts("waiter_timed_out"):
-            claiming.time_out(run.deps, pk)
+        run.step("waiter_timed_out", pk, partial(claiming.time_out, run.deps, pk))
 
 
 def _unreplied(run: Run) -> None:
     with run.deps.store.read() as tx:
         found = requests.unreplied(tx, older_than_s=ANSWER_GRACE_S, limit=run.limit + 1)
     for pk in run.bounded(found):
-        if run.acts("answer_delivered"):
-            answering.deliver(run.deps, [pk])
+        run.step("answer_delivered", pk, partial(answering.deliver, run.deps, [pk]))
 
 
 def _unfinished_releases(run: Run) -> None:
     with run.deps.store.read() as tx:
         found = claims.unfinished_releases(tx, limit=run.limit + 1)
     for claim in run.bounded(found):
-        if run.acts("release_finished"):
-            _finish(run, claim)
+        run.step("release_finished", claim.id, partial(_finish, run, claim))
 
 
 def _finish(run: Run, claim: Claim) -> None:
-    try:
-        claiming.finish_release(run.deps, claim.id, Condition(claim.release_condition or Condition.TAINTED))
-    except (Transient, BrokenPromise) as exc:
-        log.warning("release_still_unfinished", claim=claim.id, cause=str(exc))
+    claiming.finish_release(run.deps, claim.id, Condition(claim.release_condition or Condition.TAINTED))
 
 
 def _deletes_that_failed(run: Run) -> None:
@@ -169,9 +164,12 @@ def _count_uncounted(run: Run) -> None:
     with run.deps.store.read() as tx:
         found = orgs.uncounted(tx)
     for org in run.bounded(found):
-        if run.acts("org_recounted"):
-            with run.deps.store.write() as tx:
-                orgs.count_uncounted(tx, org)
+        run.step("org_recounted", org, partial(_recount, run, org))
+
+
+def _recount(run: Run, org: OrgId) -> None:
+    with run.deps.store.write() as tx:
+        orgs.count_uncounted(tx, org)
 
 
 def _expire_claims(run: Run) -> None:
@@ -180,8 +178,7 @@ def _expire_claims(run: Run) -> None:
             return  # callers could not have renewed: nothing expires
         found = claims.expired(tx, limit=run.limit + 1)
     for claim in run.bounded(found):
-        if run.acts("claim_expired"):
-            _expire(run, claim)
+        run.step("claim_expired", claim.id, partial(_expire, run, claim))
 
 
 def _expire(run: Run, claim: Claim) -> None:
@@ -198,14 +195,15 @@ def _send_canary(run: Run) -> None:
 
 
 def _drain(run: Run, worker: Seen, why: str, *, above_floor: bool = False) -> None:
-    if not run.acts("worker_drained"):
-        return
-    after = After()
-    with run.deps.store.write() as tx:
-        outcome = retiring.drain(tx, after, worker, run.deps.by(why), above_floor=above_floor)
-    if outcome is not Outcome.MOVED:
-        run.actions["worker_drained"] -= 1
-    answering.carry_out(run.deps, after)
+    def drain() -> None:
+        after = After()
+        with run.deps.store.write() as tx:
+            outcome = retiring.drain(tx, after, worker, run.deps.by(why), above_floor=above_floor)
+        if outcome is not Outcome.MOVED:
+            run.actions["worker_drained"] -= 1
+        answering.carry_out(run.deps, after)
+
+    run.step("worker_drained", worker.id, drain)
 
 
 REAP = Pass(name="reap", run=run)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pool import answering, matching, planning, profiles, retiring
@@ -53,8 +54,8 @@ def run(run: Run) -> None:
     """All profiles. The pods come before the rows: a row is warm only if its pod was there."""
     pods = Pods.seen_by(run)
     for name, profile in run.deps.settings.profiles.items():
-        reconcile(run, ProfileName(name), profile, pods)
-        rolling.replace(run, profile, pods.usable)
+        run.spare("reconciled", name, partial(reconcile, run, ProfileName(name), profile, pods))
+        run.spare("replaced", name, partial(rolling.replace, run, profile, pods.usable))
     unconfigured.retire(run)
 
 

@@ -74,16 +74,18 @@ def _let_all_go(run: Run, chosen: Sequence[Old], why: str, *, least_idle: int) -
 
 def _let_go(run: Run, worker: Seen, why: str, *, least_idle: int) -> None:
     """One at a time, each only if as many idle ones are left without it: acquires go on meanwhile."""
-    if not run.acts("old_worker_replaced"):
-        return
-    after, outcome = After(), Outcome.FENCED
-    with run.deps.store.write() as tx:
-        lock_reconcile(tx, worker.profile)
-        if not least_idle or workers.count(tx, worker.profile, State.IDLE) > least_idle:
-            outcome = retiring.drain(tx, after, worker, run.deps.by(why))
-    if outcome is not Outcome.MOVED:
-        run.actions["old_worker_replaced"] -= 1
-    answering.carry_out(run.deps, after)
+
+    def drain() -> None:
+        after, outcome = After(), Outcome.FENCED
+        with run.deps.store.write() as tx:
+            lock_reconcile(tx, worker.profile)
+            if not least_idle or workers.count(tx, worker.profile, State.IDLE) > least_idle:
+                outcome = retiring.drain(tx, after, worker, run.deps.by(why))
+        if outcome is not Outcome.MOVED:
+            run.actions["old_worker_replaced"] -= 1
+        answering.carry_out(run.deps, after)
+
+    run.step("old_worker_replaced", worker.id, drain)
 
 
 def _builds(tx: Tx, deps: Deps, profile: Profile, usable: Collection[str]) -> planning.Builds:

@@ -13,10 +13,12 @@ from typing import Any, TypeVar
 
 import structlog
 
+from pool import sparing
 from pool.deps import Deps
 from pool.drivers.port import Listing
 from pool.errors import Forbidden, PoolError, Refused, StaleView, Transient
 from pool.locks import Lease
+from pool.metrics.catalog import Item
 from pool.periods import PERIODS_S, lock_ttl_s, not_within_s
 from pool.store import Tx, passes, sightings, suspects
 from pool.store.suspects import Kind
@@ -49,6 +51,8 @@ class Run:
     # What was left out, and why: step and thing.
     skipped: dict[str, str] = field(default_factory=dict)
     unanswered: int = 0
+    # Those of them that raised what no step should: a bug.
+    broken: set[str] = field(default_factory=set)
 
     def step(self, what: str, thing: str, act: Callable[[], object]) -> bool:
         """One step on one thing, counted, and not done in a dry run. False if the thing had to be left out."""
@@ -60,20 +64,30 @@ class Run:
         return done
 
     def spare(self, what: str, thing: str, act: Callable[[], object]) -> bool:
-        """Do something to one thing among many. One that is refused, or that nobody answers for, is left out (False), counted and told, and the
-        run goes on with the others. A right that we lack is missing for all of them and ends the run; so does one unanswered call too many."""
+        """Do something to one thing among many. One that is refused, that nobody answers for, or that raises anything else is left out (False),
+        counted and told, and the run goes on with the others. A right that we lack is missing for all of them and ends the run; so does one
+        unanswered call too many."""
         try:
             act()
-        except Forbidden:
+        except (Forbidden, Interrupted):
             raise
-        except (Refused, Transient) as exc:
-            self.skipped[f"{what}/{thing}"] = str(exc)
-            self.did(_SKIPPED)
-            self.unanswered += isinstance(exc, Transient)
+        except Transient as exc:
+            self.unanswered += 1
+            self._leave_out(what, thing, exc)
             if self.unanswered >= UNANSWERED_PER_RUN:
                 raise
             return False
+        except Exception as exc:  # noqa: BLE001 - a bug in one thing's step is no other thing's matter
+            self._leave_out(what, thing, exc)
+            return False
         return True
+
+    def _leave_out(self, what: str, thing: str, exc: Exception) -> None:
+        self.skipped[f"{what}/{thing}"] = str(exc) if isinstance(exc, PoolError) else sparing.cause_of(exc)
+        self.did(_SKIPPED)
+        if not isinstance(exc, Refused | Transient):
+            self.broken.add(f"{what}/{thing}")
+            self.deps.metrics.items_left_out.labels(str(Item.STEP)).inc()
 
     def acts(self, what: str) -> bool:
         """Asked before each step: counts it, says no in a dry run, and raises if the run has lost its right to go on."""
@@ -230,11 +244,14 @@ def _recorded(deps: Deps, run: Run) -> Iterator[None]:
 
 def _told(tx: Tx, run: Run) -> list[str]:
     """What this run left out, for whoever looks; in the log when it begins."""
-    subjects = {f"{run.name}/{what}": cause[:500] for what, cause in run.skipped.items()}
-    for subject, cause in subjects.items():
-        if suspects.see(tx, Kind.REFUSED, subject, cause).runs == 1:
-            log.warning("step_skipped", subject=subject, cause=cause)
-    return list(subjects)
+    told = []
+    for what, cause in run.skipped.items():
+        subject = f"{run.name}/{what}"
+        told.append(subject)
+        if suspects.see(tx, Kind.REFUSED, subject, cause[:500]).runs == 1:
+            loud = log.error if what in run.broken else log.warning
+            loud("step_skipped", subject=subject, cause=cause[:500])
+    return told
 
 
 def _report(deps: Deps, what: Pass, outcome: str, **details: Any) -> dict[str, Any]:

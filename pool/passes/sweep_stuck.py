@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
-from pool import activating, planning, retiring, spawning
+from pool import activating, planning, retiring, sparing, spawning
 from pool.after import After
 from pool.drivers.port import Pod
 from pool.ids import ProfileName
+from pool.metrics.catalog import Item
 from pool.passes.running import Pass, Run
 from pool.passes.suspecting import seen_again
 from pool.periods import PERIODS_S
@@ -47,10 +49,10 @@ def _stuck_slots(run: Run, pods: Mapping[str, Pod]) -> None:
         pod = pods.get(slot.id)
         if pod is not None and pod.unschedulable and slot.id not in kept_too_long:
             continue  # nowhere to run yet: kept, not churned
-        if run.acts("slot_freed"):
-            trouble = f": {pod.trouble}" if pod is not None and pod.trouble else ""
-            cause = f"not ready after {pool.stuck_cutoff_s} s{trouble}"
-            spawning.fail(run.deps, slot, cause, trouble=Trouble.NOT_READY)
+        trouble = f": {pod.trouble}" if pod is not None and pod.trouble else ""
+        cause = f"not ready after {pool.stuck_cutoff_s} s{trouble}"
+        fail = partial(spawning.fail, run.deps, slot, cause, trouble=Trouble.NOT_READY)
+        run.step("slot_freed", slot.id, fail)
 
 
 def _lost_spawns(run: Run) -> None:
@@ -60,10 +62,13 @@ def _lost_spawns(run: Run) -> None:
             tx, older_than_s=run.deps.settings.pool.spawn_budget_s, limit=run.limit + 1
         )
     for slot in run.bounded(found):
-        if run.acts("spawn_sent_again"):
-            with run.deps.store.write() as tx:
-                workers.sent_again(tx, slot)
-            run.deps.broker.send("pool.spawn", worker_id=slot.id)
+        run.step("spawn_sent_again", slot.id, partial(_send_again, run, slot))
+
+
+def _send_again(run: Run, slot: Seen) -> None:
+    with run.deps.store.write() as tx:
+        workers.sent_again(tx, slot)
+    run.deps.broker.send("pool.spawn", worker_id=slot.id)
 
 
 def _silent_claims(run: Run) -> None:
@@ -71,9 +76,10 @@ def _silent_claims(run: Run) -> None:
     with run.deps.store.read() as tx:
         found = workers.silent_bindings(tx, for_s=cutoff_s, limit=run.limit + 1)
     for worker in run.bounded(found):
-        if worker.claim_id is not None and run.acts("binding_freed"):
+        if worker.claim_id is not None:
             held = Held(worker_id=worker.id, claim_id=worker.claim_id, epoch=worker.epoch)
-            activating.give_up(run.deps, held, silent_for_s=cutoff_s)
+            give_up = partial(activating.give_up, run.deps, held, silent_for_s=cutoff_s)
+            run.step("binding_freed", worker.id, give_up)
 
 
 def _probes(run: Run) -> None:
@@ -89,7 +95,12 @@ def _probes(run: Run) -> None:
         some = [w for w in workers.get_many(tx, asked).values() if w.state in CLAIMABLE]
 
     def healthy(worker: Seen) -> bool:
-        return run.deps.worker_api.healthy(f"{worker.endpoint}{probed[worker.profile]}", _PROBE_TIMEOUT_S)
+        url = f"{worker.endpoint}{probed[worker.profile]}"
+        try:
+            return run.deps.worker_api.healthy(url, _PROBE_TIMEOUT_S)
+        except Exception as exc:  # noqa: BLE001 - a probe that cannot be made says nothing about its worker
+            sparing.left_out(run.deps.metrics, Item.PROBE, worker.id, exc)
+            return True
 
     with ThreadPoolExecutor(_PROBES_AT_ONCE) as threads:
         answers = list(threads.map(healthy, some))
@@ -97,11 +108,15 @@ def _probes(run: Run) -> None:
     failing = [w for w, ok in zip(some, answers, strict=True) if not ok]
     seen = seen_again(run, Kind.PROBE, {w.id: "does not answer its probe" for w in failing})
     for worker in failing:
-        if seen[worker.id].runs >= PROBE_FAILURES and run.acts("unhealthy_drained"):
-            after = After()
-            with run.deps.store.write() as tx:
-                retiring.drain(tx, after, worker, run.deps.by(f"{PROBE_FAILURES} probes in a row failed"))
-            after.send(run.deps)
+        if seen[worker.id].runs >= PROBE_FAILURES:
+            run.step("unhealthy_drained", worker.id, partial(_drain, run, worker))
+
+
+def _drain(run: Run, worker: Seen) -> None:
+    after = After()
+    with run.deps.store.write() as tx:
+        retiring.drain(tx, after, worker, run.deps.by(f"{PROBE_FAILURES} probes in a row failed"))
+    after.send(run.deps)
 
 
 SWEEP_STUCK = Pass(name="sweep_stuck", run=run)

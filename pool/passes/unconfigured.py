@@ -4,6 +4,8 @@ profile yet."""
 
 from __future__ import annotations
 
+from functools import partial
+
 from pool import answering, retiring
 from pool.after import After
 from pool.ids import ProfileName
@@ -28,8 +30,7 @@ def retire(run: Run) -> None:
     with run.deps.store.read() as tx:
         found = [w for p in gone for w in workers.live(tx, states=ENTRY, profile=p, limit=run.limit + 1)]
     for worker in run.bounded(found):
-        if run.acts("unconfigured_drained"):
-            _drain(run, worker)
+        run.step("unconfigured_drained", worker.id, partial(_drain, run, worker))
 
 
 def _drain(run: Run, worker: Seen) -> None:

@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 
 from pool.states import BOUND, CLAIMABLE, CLAIMED, LIVE, PODDED, TERMINAL, RequestState, State
-from pool.store.sql import Instant, JsonText
+from pool.store.sql import Instant, JsonText, Prose
 
 metadata = MetaData()
 
@@ -99,9 +99,9 @@ workers = Table(
     Column("hot_idle_until", Instant),
     Column("parked_counted", Boolean(create_constraint=False), nullable=False, server_default=false()),
     Column("leaving_since", Instant),
-    Column("leaving_why", Text),
-    Column("moved_by", Text, nullable=False),
-    Column("moved_why", Text, nullable=False),
+    Column("leaving_why", Prose),
+    Column("moved_by", Prose, nullable=False),
+    Column("moved_why", Prose, nullable=False),
     # Seconds of this life in which nobody used it, up to its last move; `idle_spent` takes them over when it ends.
     Column("starting_s", Float, nullable=False, server_default=text("0")),
     Column("warm_s", Float, nullable=False, server_default=text("0")),
@@ -166,7 +166,7 @@ requests = Table(
     Column("wait_s", Integer, nullable=False),
     Column("state", Text, nullable=False),
     Column("reason", Text),
-    Column("detail", Text),
+    Column("detail", Prose),
     Column("retry_after_s", Float),
     Column("claim_id", Text),
     Column("attempts", Integer, nullable=False, server_default=text("0")),
@@ -199,7 +199,7 @@ passes = Table(
     Column("last_attempt_at", Instant),
     Column("last_success_at", Instant),
     Column("last_outcome", Text),
-    Column("last_detail", Text),
+    Column("last_detail", Prose),
     Column("last_duration_s", Float),
     Column("last_actions", Integer),
     Column("holder", Text),
@@ -216,7 +216,7 @@ suspects = Table(
     Column("first_seen_at", Instant, nullable=False),
     Column("last_seen_at", Instant, nullable=False),
     Column("runs", Integer, nullable=False),
-    Column("detail", Text, nullable=False),
+    Column("detail", Prose, nullable=False),
 )
 
 breakers = Table(
@@ -225,7 +225,7 @@ breakers = Table(
     Column("profile", Text, primary_key=True),
     Column("failures", Integer, nullable=False),
     Column("open_until", Instant),
-    Column("why", Text, nullable=False),
+    Column("why", Prose, nullable=False),
 )
 
 rollouts = Table(
@@ -252,7 +252,7 @@ journal = Table(
     Column("org", Text),
     Column("claim_id", Text),
     Column("who", Text, nullable=False),
-    Column("why", Text, nullable=False),
+    Column("why", Prose, nullable=False),
 )
 
 # What unused workers have cost, of lives that are over. Only ever grows.
@@ -304,10 +304,10 @@ deeds = Table(
     metadata,
     Column("id", _Serial, primary_key=True, autoincrement=True),
     Column("at", Instant, nullable=False),
-    Column("who", Text, nullable=False),
+    Column("who", Prose, nullable=False),
     Column("what", Text, nullable=False),
-    Column("subject", Text, nullable=False),
-    Column("why", Text, nullable=False),
+    Column("subject", Prose, nullable=False),
+    Column("why", Prose, nullable=False),
 )
 
 

@@ -24,6 +24,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 SQLITE_FORMAT = "%Y-%m-%dT%H:%M:%fZ"
+_LONGEST_PROSE = 4000
 PG_NOW = "(SELECT clock_timestamp() + make_interval(secs => shift_s) FROM clock)"
 SQLITE_NOW = f"(SELECT strftime('{SQLITE_FORMAT}', 'now', shift_s || ' seconds') FROM clock)"
 
@@ -59,6 +60,21 @@ class JsonText(TypeDecorator[Any]):
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:  # noqa: ARG002
         return None if value is None else json.loads(value)
+
+
+class Prose(TypeDecorator[str]):
+    """Words for people, which may have come from anybody: whatever they are, they can be written. Postgres takes no NUL, and no database half a
+    character; what is too long is cut."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
+        if value is None:
+            return None
+        if not value.isascii():
+            value = value.encode(errors="backslashreplace").decode()
+        return value.replace("\0", "\\x00")[:_LONGEST_PROSE]
 
 
 class now(FunctionElement[datetime]):  # noqa: N801 - reads as SQL

@@ -17,6 +17,7 @@ from tests.support.clock_skew import skewed
 from tests.support.postgres_server import PostgresServer
 from tests.support.system import ROOT, Part, System
 from tests.support.tcp_proxy import TcpProxy
+from tests.support.thread_kill import kill_thread
 
 
 class Clients:
@@ -93,12 +94,14 @@ class Faults:
             Kind.BROKER_RESTART: self._broker_down,
             Kind.BROKER_CRASH: self._broker_down,
             Kind.BROKER_FLUSH: self._flush,
+            Kind.BROKER_REFUSES: self._refuse_writes,
             Kind.DATABASE_RESTART: self._database_down,
             Kind.DATABASE_CRASH: self._database_down,
             Kind.DISK_FULL: self._fill,
             Kind.API_AWAY: lambda _: self._pods.api_away(),
             Kind.POD_KILL: self._kill_worker,
             Kind.CLIENT_KILL: self._kill_client,
+            Kind.THREAD_KILL: self._kill_thread,
         }
 
     def begin(self, step: Step) -> Ending:
@@ -137,6 +140,18 @@ class Faults:
         with redis.Redis.from_url(self._system.redis.url) as broker:
             broker.flushall()
 
+    def _refuse_writes(self, step: Step) -> Ending:
+        """It answers, and says that it has no memory for anything new."""
+        with redis.Redis.from_url(self._system.redis.url) as broker:
+            broker.config_set("maxmemory-policy", "noeviction")
+            broker.config_set("maxmemory", 1)
+
+        def end() -> None:
+            with redis.Redis.from_url(self._system.redis.url) as broker:
+                broker.config_set("maxmemory", 0)
+
+        return end
+
     def _database_down(self, step: Step) -> Ending:
         server = self._postgres
         assert server is not None
@@ -161,6 +176,12 @@ class Faults:
         killed = self._pods.kill_one(step.amount)
         if killed is not None:
             self.killed_workers.add(killed)
+
+    def _kill_thread(self, step: Step) -> None:
+        """One of its long-lived threads, by the number that the schedule drew."""
+        part = self._system[step.target]
+        if part.alive():
+            kill_thread(part.pid, part.env, str(step.amount))
 
     def _kill_client(self, step: Step) -> None:
         self._clients.kill(step.target)

@@ -29,6 +29,7 @@ from tests.chaos.schedule import Ground, Kind, Step, schedule
 from tests.support.postgres_server import PostgresServer
 from tests.support.system import EVERYTHING, Part, System
 from tests.support.tcp_proxy import TcpProxy
+from tests.support.thread_kill import killable
 
 SECONDS = ("acquire-2", "fleet-2", "bind-2", "passes-2", "beat-2")
 WARM = {"default": 6, "bound": 2}
@@ -99,6 +100,7 @@ class Chaos:
             url = postgres.create_database("chaos") if postgres else ""
             pods = stack.enter_context(cluster_pods()) if self.pods == "kubernetes" else LocalPods(folder)
             system = stack.enter_context(System(folder, url, settings=_settings(pods)))
+            system.env = killable(system.env, folder / "kill")
             proxies = {name: _proxies(stack, system, postgres) for name in SECONDS}
             for name in SECONDS:
                 system.parts[name] = Part(name, folder, _through(system, postgres, *proxies[name]))

@@ -19,17 +19,19 @@ class Kind(StrEnum):
     BROKER_RESTART = "broker restart"
     BROKER_CRASH = "broker crash"
     BROKER_FLUSH = "broker emptied"
+    BROKER_REFUSES = "write-refusing Redis"
     DATABASE_RESTART = "database restart"
     DATABASE_CRASH = "database crash"
     DISK_FULL = "disk full"
     API_AWAY = "API server away"
     POD_KILL = "worker killed"
     CLIENT_KILL = "client killed"
+    THREAD_KILL = "thread killed"
 
 
-ON_PARTS = frozenset({Kind.KILL, Kind.FREEZE})
+ON_PARTS = frozenset({Kind.KILL, Kind.FREEZE, Kind.THREAD_KILL})
 ON_SECONDS = frozenset({Kind.SKEW, Kind.CUT_BROKER, Kind.CUT_DATABASE})
-ON_BROKER = frozenset({Kind.BROKER_RESTART, Kind.BROKER_CRASH, Kind.BROKER_FLUSH})
+ON_BROKER = frozenset({Kind.BROKER_RESTART, Kind.BROKER_CRASH, Kind.BROKER_FLUSH, Kind.BROKER_REFUSES})
 ON_DATABASE = frozenset({Kind.DATABASE_RESTART, Kind.DATABASE_CRASH, Kind.DISK_FULL})
 
 # Shortest and longest, in seconds; what is over at once has none.
@@ -41,6 +43,7 @@ LASTS_S: dict[Kind, tuple[float, float]] = {
     Kind.CUT_DATABASE: (3, 20),
     Kind.BROKER_RESTART: (0.5, 8),
     Kind.BROKER_CRASH: (0.5, 8),
+    Kind.BROKER_REFUSES: (2, 6),
     Kind.DATABASE_RESTART: (0.5, 6),
     Kind.DATABASE_CRASH: (0.5, 6),
     Kind.DISK_FULL: (2, 8),

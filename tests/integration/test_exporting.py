@@ -15,7 +15,7 @@ from sqlalchemy import text
 from pool import exporting, operating, reporting
 from pool.clock import SystemClock
 from pool.drivers.port import NOTE_DO_NOT_DISRUPT, NOTE_EPOCH, NOTE_ORG
-from pool.errors import Transient
+from pool.errors import Forbidden, Transient
 from pool.exporting import Exporter
 from pool.ids import ProfileName, RandomIds
 from pool.locks import RedisLocks
@@ -263,10 +263,10 @@ def test_what_a_failing_guard_saw_is_told_too(world: World, monkeypatch: pytest.
     world.broker.sent.clear()
 
     def may_not(*_: Any) -> Any:
-        raise RuntimeError("forbidden")
+        raise Forbidden("forbidden", detail="patch pods")
 
     monkeypatch.setattr(world.driver, "stamp", may_not)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(Forbidden):
         run_once(world.deps, PASSES["guard_disruption"])
     page = page_of(world)
     assert page.value("busy_unprotected") == 1

@@ -1,6 +1,6 @@
 """Every promise, broken on purpose. `make mutants` takes one fence after the other away, in a copy of the code, and fails unless the suite notices."""
 
-from tests.mutants import alive, board, exclusive, leaks, telling, trust, wedges
+from tests.mutants import alive, alone, board, exclusive, leaks, telling, trust, wedges
 
 MUTANTS = (
     *exclusive.MUTANTS,
@@ -10,4 +10,5 @@ MUTANTS = (
     *telling.MUTANTS,
     *trust.MUTANTS,
     *board.MUTANTS,
+    *alone.MUTANTS,
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 
-from pool.clock import Clock
 from pool.drivers.kubernetes import changes, decoding, manifests
 from pool.drivers.kubernetes.api import CONFLICT, METADATA, METADATA_LIST, NOT_FOUND, Api, Call
 from pool.drivers.kubernetes.following import Follower, Source
@@ -14,6 +13,7 @@ from pool.drivers.kubernetes.wire import Meta
 from pool.drivers.port import PodSpec
 from pool.errors import Refused, Transient
 from pool.settings import KubernetesSettings
+from pool.threads import Threads
 
 # A view that is older than this is not used; everything is listed instead.
 _FRESH_S = 15.0
@@ -22,7 +22,9 @@ _FRESH_S = 15.0
 class Companions:
     """Of all pods of one pool."""
 
-    def __init__(self, api: Api, settings: KubernetesSettings, *, clock: Clock, with_accounts: bool) -> None:
+    def __init__(
+        self, api: Api, settings: KubernetesSettings, threads: Threads, *, with_accounts: bool
+    ) -> None:
         self._api = api
         self._settings = settings
         self._with_accounts = with_accounts
@@ -36,7 +38,9 @@ class Companions:
             accept_list=METADATA_LIST,
             accept=METADATA,
         )
-        self._follower = Follower(api, self._secrets, self._names, clock=clock, relist_s=settings.relist_s)
+        self._follower = Follower(
+            api, self._secrets, self._names, threads=threads, relist_s=settings.relist_s
+        )
 
     def prepare(self, spec: PodSpec, place: Place) -> None:
         """What has to be there before the pod is: a pod whose account is missing is refused."""

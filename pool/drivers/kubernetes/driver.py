@@ -41,6 +41,7 @@ from pool.drivers.port import (
 )
 from pool.errors import InvalidInput, Refused, Transient
 from pool.settings import KubernetesSettings, Profile
+from pool.threads import Threads
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 # How long a watch that nobody speaks on takes to notice that it should stop.
@@ -52,7 +53,7 @@ class KubernetesDriver:
 
     def __init__(
         self, api: Api, settings: KubernetesSettings, profiles: Mapping[str, Profile], *, clock: Clock,
-        call_timeout_s: float,
+        call_timeout_s: float, threads: Threads,
     ) -> None:  # fmt: skip
         self._api = api
         self._settings = settings
@@ -61,14 +62,14 @@ class KubernetesDriver:
         self._call_timeout_s = call_timeout_s
         self._anchor = Anchor(api, settings)
         accounts = any(p.own_service_account for p in profiles.values())
-        self._companions = Companions(api, settings, clock=clock, with_accounts=accounts)
+        self._companions = Companions(api, settings, threads, with_accounts=accounts)
         self._cache = PodCache(api.age_s)
         self._selected: Mapping[str, str | int] = {"labelSelector": manifests.selector(settings)}
         self._pods = Follower(
-            api, _pods_of(self._selected), self._cache, clock=clock, relist_s=settings.relist_s
+            api, _pods_of(self._selected), self._cache, threads=threads, relist_s=settings.relist_s
         )
-        self._nodes = Follower(api, _NODES, self._cache.on_nodes, clock=clock, relist_s=settings.relist_s)
-        self._pulse = Pulse(api, self._anchor.is_there, clock=clock)
+        self._nodes = Follower(api, _NODES, self._cache.on_nodes, threads=threads, relist_s=settings.relist_s)
+        self._pulse = Pulse(api, self._anchor.is_there, threads=threads)
         self._following = threading.Event()
         self._listed = (Listing(pods=(), anchored=False), -math.inf)
 

@@ -18,13 +18,13 @@ import msgspec
 import structlog
 
 from pool.backoff import Backoff
-from pool.clock import Clock
 from pool.drivers.kubernetes import decoding
 from pool.drivers.kubernetes.api import EXPIRED, JSON, Api, Call, Expired, Stream
 from pool.drivers.kubernetes.decoding import Page
 from pool.drivers.kubernetes.pulse import EVERY_S
 from pool.drivers.kubernetes.rights import Right
 from pool.errors import PoolError, Refused, Transient
+from pool.threads import Threads, WatchedThread
 
 log = structlog.get_logger(__name__)
 
@@ -73,15 +73,18 @@ class Source(Generic[T]):
 class Follower(Generic[T]):
     """A thread of its own from `start` to `close`."""
 
-    def __init__(self, api: Api, source: Source[T], sink: Sink[T], *, clock: Clock, relist_s: float) -> None:
+    def __init__(
+        self, api: Api, source: Source[T], sink: Sink[T], *, threads: Threads, relist_s: float
+    ) -> None:
         self._api = api
         self._source = source
         self._sink = sink
-        self._clock = clock
+        self._threads = threads
+        self._clock = threads.clock
         self._relist_s = relist_s
         self._stop = threading.Event()
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._thread: WatchedThread | None = None
         self._stream: Stream | None = None
         self._version = ""
         self._fill_from: Mapping[str, str | int] = _FROM_CACHE
@@ -96,8 +99,7 @@ class Follower(Generic[T]):
         with self._lock:
             if self._thread is None and not self._stop.is_set():
                 name = f"following {self._source.list_right.resource}"
-                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-                self._thread.start()
+                self._thread = self._threads.start(name, self._run, stop=self._stop)
 
     def age_s(self) -> float:
         """How old the last word is; infinite before the first list. On an open watch silence means that nothing has happened, as
@@ -115,7 +117,7 @@ class Follower(Generic[T]):
             if self._stream is not None:
                 self._stream.shut()
         if self._thread is not None:
-            self._thread.join(timeout=5)
+            self._thread.join(5)
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -162,7 +164,7 @@ class Follower(Generic[T]):
         began = self._clock.monotonic()
         with closing(self._api.stream(call)) as stream, self._opened(stream):
             for line in stream.lines():
-                self._take(line)
+                self._take_or_leave(line)
                 self._heard_at = self._clock.monotonic()
         if self._stop.is_set():
             return
@@ -201,6 +203,16 @@ class Follower(Generic[T]):
             self._fill_from, self._version = _CONSISTENTLY, ""
         jitter = next(pauses.pauses()) / pauses.first_s
         self._clock.wait(self._stop, jitter * pauses.nominal(self._failures))
+
+    def _take_or_leave(self, line: bytes) -> None:
+        """One event that cannot be read is left out; the next list has what it was about."""
+        try:
+            self._take(line)
+        except PoolError:
+            raise
+        except Exception as exc:  # noqa: BLE001 - the events behind it are about other objects
+            resource = self._source.list_right.resource
+            log.error("watch_event_unreadable", resource=resource, cause=repr(exc)[:300])  # noqa: TRY400
 
     def _take(self, line: bytes) -> None:
         event = decoding.event(line)

@@ -6,9 +6,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from pool.clock import Clock
 from pool.drivers.kubernetes.api import Api
 from pool.errors import PoolError
+from pool.threads import Threads, WatchedThread
 
 EVERY_S = 5.0
 
@@ -16,25 +16,25 @@ EVERY_S = 5.0
 class Pulse:
     """A thread of its own from `start` to `close`; it asks only when nobody else has had an answer for a while."""
 
-    def __init__(self, api: Api, ask: Callable[[], object], *, clock: Clock) -> None:
+    def __init__(self, api: Api, ask: Callable[[], object], *, threads: Threads) -> None:
         self._api = api
         self._ask = ask
-        self._clock = clock
+        self._threads = threads
+        self._clock = threads.clock
         self._stop = threading.Event()
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._thread: WatchedThread | None = None
 
     def start(self) -> None:
         """Begin, if that was not done before."""
         with self._lock:
             if self._thread is None and not self._stop.is_set():
-                self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
-                self._thread.start()
+                self._thread = self._threads.start("pulse", self._run, stop=self._stop)
 
     def close(self) -> None:
         self._stop.set()
         if self._thread is not None:
-            self._thread.join(timeout=5)
+            self._thread.join(5)
 
     def _run(self) -> None:
         while not self._clock.wait(self._stop, EVERY_S):
