@@ -61,7 +61,7 @@ def build(settings: Settings, *, broker: Broker, role: str, threads: int = 10) -
         store=store,
         broker=broker,
         locks=RedisLocks(redis, clock=clock, ids=ids, who=who),
-        worker_api=HttpWorkerApi(),
+        worker_api=HttpWorkerApi(clock),
         clock=clock,
         ids=ids,
         metrics=metrics,
