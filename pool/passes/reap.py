@@ -55,7 +55,7 @@ def _parked_above_cap(run: Run) -> None:
         over = orgs.capped_parking(tx)
     for org in run.bounded(over):
         with run.deps.store.read() as tx:
-            oldest = workers.oldest_parked(tx, org.id, limit=org.parked - org.hot_idle_cap)
+            oldest = workers.oldest_parked(tx, org.id, limit=min(run.limit, org.parked - org.hot_idle_cap))
         for worker in oldest:
             _drain(
                 run,
@@ -106,7 +106,7 @@ def _of_unknown_keys(run: Run) -> None:
 
 def _unknown_among_next(run: Run, tx: Tx, limit: int) -> list[Seen]:
     """Of so many that are next in turn, those whose key is not given here."""
-    found = workers.in_state(tx, State.HOT_IDLE, limit=limit)
+    found = workers.parked_unlike(tx, run.deps.keys.suffixes, limit=limit)
     for name in run.deps.settings.profiles:
         found += workers.idle_since(tx, ProfileName(name), older_than_s=0, limit=limit)
     return [worker for worker in found if not run.deps.keys.knows(worker.id)]
@@ -145,7 +145,7 @@ def _finish(run: Run, claim: Claim) -> None:
 
 def _deletes_that_failed(run: Run) -> None:
     with run.deps.store.read() as tx:
-        found = workers.in_state(tx, State.DRAINING, older_than_s=DELETE_GRACE_S, limit=run.limit + 1)
+        found = workers.undeleted(tx, older_than_s=DELETE_GRACE_S, limit=run.limit + 1)
     for worker in run.bounded(found):
         if run.acts("delete_sent_again"):
             run.deps.broker.send("pool.retire", worker_id=worker.id)

@@ -21,6 +21,7 @@ from pool.store.schema import orgs as O
 from pool.store.schema import requests as R
 from pool.store.schema import workers as W
 from pool.store.sql import now, plus, word
+from pool.store.windows import in_turn
 
 _OPEN = (RequestState.WAITING, RequestState.BINDING)
 _ORGS_CONSIDERED = 50
@@ -192,11 +193,12 @@ def is_overdue(tx: Tx, pk: RequestPk) -> bool:
 
 
 def unreplied(tx: Tx, *, older_than_s: float, limit: int) -> list[RequestPk]:
-    """Decided, but nobody has marked the answer as delivered."""
+    """Decided, but nobody has marked the answer as delivered. Of more than fit, each in its turn."""
     statement = select(R.c.pk).where(
         R.c.decided_at.is_not(None), R.c.replied_at.is_(None), R.c.decided_at <= plus(now(), -older_than_s)
     )
-    return [RequestPk(pk) for (pk,) in tx.execute(statement.order_by(R.c.decided_at).limit(limit))]
+    ordered = statement.order_by(R.c.decided_at, R.c.pk)
+    return [RequestPk(pk) for (pk,) in in_turn(tx, ordered, limit=limit)]
 
 
 def mark_replied(tx: Tx, pks: Sequence[RequestPk]) -> None:
