@@ -11,7 +11,7 @@ from pool.passes.running import Pass, Run, log
 from pool.periods import PERIODS_S
 from pool.records import Claim, Seen
 from pool.states import ClaimEnd, Condition, Outcome, State
-from pool.store import Tx, claims, orgs, requests, suspects, targets, workers
+from pool.store import Tx, claims, orgs, requests, stepping, suspects, targets, workers
 from pool.store.lane import lane_is_open
 from pool.store.suspects import Kind
 
@@ -31,6 +31,7 @@ def run(run: Run) -> None:
 
 def without_expiry(run: Run) -> None:
     """The part that is right also while callers may be cut off from renewing."""
+    _ahead_of_the_clock(run)
     _count_uncounted(run)
     _parked_past_end(run)
     _parked_above_cap(run)
@@ -41,6 +42,14 @@ def without_expiry(run: Run) -> None:
     _unreplied(run)
     _unfinished_releases(run)
     _deletes_that_failed(run)
+
+
+def _ahead_of_the_clock(run: Run) -> None:
+    """The database's clock has stepped back: what was written before counts from now on."""
+    if run.dry_run:
+        return
+    with run.deps.store.write() as tx:
+        run.did("clock_restarted", stepping.count_from_now(tx, limit=run.limit))
 
 
 def _parked_past_end(run: Run) -> None:

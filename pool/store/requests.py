@@ -20,7 +20,7 @@ from pool.store.schema import claims as C
 from pool.store.schema import orgs as O
 from pool.store.schema import requests as R
 from pool.store.schema import workers as W
-from pool.store.sql import now, plus, word
+from pool.store.sql import ahead, now, plus, word, younger_than
 from pool.store.windows import in_turn
 
 _OPEN = (RequestState.WAITING, RequestState.BINDING)
@@ -195,7 +195,7 @@ def is_overdue(tx: Tx, pk: RequestPk) -> bool:
 def unreplied(tx: Tx, *, older_than_s: float, limit: int) -> list[RequestPk]:
     """Decided, but nobody has marked the answer as delivered. Of more than fit, each in its turn."""
     statement = select(R.c.pk).where(
-        R.c.decided_at.is_not(None), R.c.replied_at.is_(None), R.c.decided_at <= plus(now(), -older_than_s)
+        R.c.decided_at.is_not(None), R.c.replied_at.is_(None), ~younger_than(R.c.decided_at, older_than_s)
     )
     ordered = statement.order_by(R.c.decided_at, R.c.pk)
     return [RequestPk(pk) for (pk,) in in_turn(tx, ordered, limit=limit)]
@@ -283,6 +283,7 @@ _FRESH_MISSES = (
         R.c.missed_at.is_not(None),
         R.c.miss_consumed_at.is_(None),
         R.c.missed_at > plus(now(), bindparam("s", type_=Float())),
+        ~ahead(R.c.missed_at),
     )
     .order_by(R.c.missed_at, R.c.pk)
     .with_for_update(skip_locked=True)

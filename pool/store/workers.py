@@ -21,7 +21,7 @@ from pool.store.engine import Tx
 from pool.store.schema import breakers as B
 from pool.store.schema import claims as C
 from pool.store.schema import workers as W
-from pool.store.sql import now, plus, word, words
+from pool.store.sql import AHEAD_S, now, plus, word, words, younger_than
 from pool.store.windows import in_turn, parked_above_floor
 
 _PARKING = {"hot_idle_since": None, "hot_idle_until": None, "parked_counted": False}
@@ -30,7 +30,8 @@ _BY_ID = select(*rows.SEEN).where(W.c.id == bindparam("id"))
 _BY_ID_LOCKED = _BY_ID.with_for_update()
 _OF_PROFILE = select(W.c.id).where(W.c.profile == bindparam("profile"))
 _LATELY = plus(now(), bindparam("s", type_=Float()))
-_JUST_READY = _OF_PROFILE.where(W.c.state == word(State.IDLE), W.c.ready_at > _LATELY)
+_SOON = plus(now(), AHEAD_S)
+_JUST_READY = _OF_PROFILE.where(W.c.state == word(State.IDLE), W.c.ready_at > _LATELY, W.c.ready_at <= _SOON)
 _YOUNG_SLOTS = _OF_PROFILE.where(W.c.state == word(State.SPAWNING), W.c.state_since > _LATELY)
 _SLOTS = insert(W).values(dict.fromkeys(("created_at", "state_since", "sent_at"), now()))
 _SLOT_LOCKED = _BY_ID_LOCKED.add_columns(
@@ -345,7 +346,7 @@ def unsent_slots(tx: Tx, *, older_than_s: float, limit: int) -> list[Seen]:
         .where(
             W.c.state == word(State.SPAWNING),
             W.c.pod_uid.is_(None),
-            W.c.sent_at <= plus(now(), -older_than_s),
+            ~younger_than(W.c.sent_at, older_than_s),
         )
         .order_by(W.c.sent_at, W.c.id)
         .limit(limit)
