@@ -9,11 +9,15 @@ from typing import Any
 import structlog
 from kombu.transport import redis
 
+from tasks.unacked import BrokerTimeQoS
+
 log = structlog.get_logger(__name__)
 
 
 class PatientChannel(redis.Channel):
     """Drops what is not JSON, and says of a connection that was given up that it was."""
+
+    QoS = BrokerTimeQoS
 
     def _brpop_read(self, **options: Any) -> Any:
         try:
