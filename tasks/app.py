@@ -22,6 +22,7 @@ from tasks.broker import CeleryBroker
 from tasks.options import celery_options
 from tasks.proving import Prover, journal
 from tasks.tenants import Tenants
+from tasks.waits import Waits
 
 if TYPE_CHECKING:
     from tasks.lane import Lane
@@ -57,6 +58,11 @@ class WarmpoolApp(Celery):
     @cached_property
     def timers(self) -> Timers:
         return Timers(SystemClock())
+
+    @cached_property
+    def waits(self) -> Waits:
+        """The ends of waits that this process has begun."""
+        return Waits(self.deps, self.timers)
 
     @cached_property
     def pool_broker(self) -> CeleryBroker:

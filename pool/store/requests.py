@@ -25,6 +25,8 @@ from pool.store.windows import in_turn
 
 _OPEN = (RequestState.WAITING, RequestState.BINDING)
 _ORGS_CONSIDERED = 50
+# To so many places one answer is delivered.
+MAX_REPLIES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +92,9 @@ def get(tx: Tx, pk: RequestPk) -> Request | None:
 
 
 def add_reply(tx: Tx, request: Request, reply: ReplyTo) -> None:
-    """One more place that waits for the answer."""
+    """One more place that waits for the answer. The newest few are kept: a caller that asks again and again under new ids reads the last ones."""
     if reply not in request.replies:
-        replies = [[r.task_id, r.address] for r in (*request.replies, reply)]
+        replies = [[r.task_id, r.address] for r in (*request.replies, reply)[-MAX_REPLIES:]]
         tx.execute(update(R).where(R.c.pk == request.pk).values(replies=replies))
 
 
@@ -190,6 +192,12 @@ def is_overdue(tx: Tx, pk: RequestPk) -> bool:
         R.c.pk == pk, R.c.state == word(RequestState.WAITING), R.c.deadline_at <= now()
     )
     return tx.execute(statement.with_for_update()).first() is not None
+
+
+def still_waiting(tx: Tx, pks: Collection[RequestPk]) -> set[RequestPk]:
+    """Which of these wait."""
+    waits = select(R.c.pk).where(R.c.pk.in_(pks), R.c.state == word(RequestState.WAITING))
+    return set(tx.execute(waits).scalars())
 
 
 def unreplied(tx: Tx, *, older_than_s: float, limit: int) -> list[RequestPk]:
