@@ -20,7 +20,7 @@ from tests.support.hostile_worker import Habit, HostileWorker, hostile
 from tests.support.world import World
 
 # An endless answer that is read to its end hangs the test: that is how it fails.
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(60, method="signal")
 
 TIMEOUT_S = 0.5
 # More than the sockets' own buffers hold, far less than what is offered.
@@ -89,13 +89,22 @@ def test_redirect_is_never_followed(api: HttpWorkerApi) -> None:
         assert target.asked == 0
 
 
-@pytest.mark.parametrize(
-    "url", ["http://localhost:1/", "https://127.0.0.1:1/", "file:///etc/passwd", "http:///x"]
-)
-def test_only_an_observed_address_is_spoken_to(url: str) -> None:
+def test_bytes_that_are_no_body_count_too(api: HttpWorkerApi) -> None:
+    """Long before its time is over."""
+    with hostile(Habit.ENDLESS_CONTINUE) as worker, pytest.raises(Transient, match=r"more than \d+ bytes"):
+        api.activate(f"{worker.endpoint}/activate", {}, {}, 30.0)
+
+
+@pytest.mark.parametrize("prefix", ["http://localhost", "https://127.0.0.1", "ftp://127.0.0.1"])
+def test_only_an_observed_address_is_spoken_to(prefix: str) -> None:
     """A name could lead anywhere, and its lookup has no deadline."""
-    with pytest.raises(Transient, match="cannot be reached"):
-        boundedhttp.status(boundedhttp.Call(method="GET", url=url), timeout_s=TIMEOUT_S, clock=SystemClock())
+    with hostile(Habit.HONEST) as worker:
+        url = worker.endpoint.replace("http://127.0.0.1", prefix)
+        with pytest.raises(Transient, match="cannot be reached"):
+            boundedhttp.status(
+                boundedhttp.Call(method="GET", url=url), timeout_s=TIMEOUT_S, clock=SystemClock()
+            )
+        assert worker.asked == 0
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Every promise, broken on purpose. `make mutants` takes one fence after the other away, in a copy of the code, and fails unless the suite notices."""
 
-from tests.mutants import alive, exclusive, leaks, telling, trust, wedges
+from tests.mutants import alive, exclusive, leaks, strangers, telling, trust, wedges
 
 MUTANTS = (
     *exclusive.MUTANTS,
@@ -9,4 +9,5 @@ MUTANTS = (
     *wedges.MUTANTS,
     *telling.MUTANTS,
     *trust.MUTANTS,
+    *strangers.MUTANTS,
 )
