@@ -37,6 +37,11 @@ class Keyring:
         """What the id of every worker ends with that is made under the key in use."""
         return f"-k{_mark(self.current)}"
 
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """The same of all keys that are honoured."""
+        return tuple(f"-k{_mark(key)}" for key in self.honoured)
+
     def marked(self, worker_id: WorkerId) -> WorkerId:
         """The id for a worker that is about to be made."""
         return WorkerId(worker_id + self.suffix)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
+from pool.turns import begins_at
+
 T = TypeVar("T")
 
 
@@ -33,7 +35,7 @@ def whose_turn(everyone: Sequence[T], urgent: Collection[object], *, most: int, 
     room = min(most - len(first), len(rest))
     if room == 0:
         return first
-    begin = turn * room % len(rest)
+    begin = begins_at(turn, len(rest))
     return first + (rest + rest)[begin : begin + room]
 
 

@@ -27,6 +27,7 @@ from tasks.dropping import Dropped
 from tasks.options import INTERNAL_TASKS, celery_options
 from tasks.proving import Prover, journal
 from tasks.tenants import Tenants
+from tasks.waits import Waits
 
 if TYPE_CHECKING:
     from tasks.lane import Lane
@@ -67,6 +68,11 @@ class WarmpoolApp(Celery):
     @cached_property
     def timers(self) -> Timers:
         return Timers(SystemClock(), self.watched, self._left_out)
+
+    @cached_property
+    def waits(self) -> Waits:
+        """The ends of waits that this process has begun."""
+        return Waits(self.deps, self.timers)
 
     @cached_property
     def pool_broker(self) -> CeleryBroker:

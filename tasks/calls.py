@@ -95,6 +95,6 @@ def told(app: WarmpoolApp, answer: Granted | RefusedAnswer | Pending | dict[str,
     """An answer on its way, or None if there is none yet; then a timer ends the wait."""
     if isinstance(answer, Pending):
         pk = answer.request_pk
-        app.timers.after(answer.until_s + 0.05, lambda: claiming.time_out(app.deps, pk))
+        app.waits.add(pk, answer.until_s + 0.05)
         return None
     return Answered(answer) if isinstance(answer, dict) else Answered(answer.as_dict(), answer.pk)

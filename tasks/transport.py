@@ -12,10 +12,13 @@ from pool.signing import INTERNAL_HEADER
 from tasks.app import app
 from tasks.letters import Unread, Unreadable, checked
 from tasks.options import QUEUES
+from tasks.unacked import BrokerTimeQoS
 
 
 class PatientChannel(redis.Channel):
     """Drops what is not JSON, and says of a connection that was given up that it was."""
+
+    QoS = BrokerTimeQoS
 
     def _brpop_read(self, **options: Any) -> Any:
         try:

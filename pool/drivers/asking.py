@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import http.client
-import json
-from urllib.parse import urlsplit
-
+from pool import boundedhttp
+from pool.boundedhttp import Call
+from pool.clock import Clock
 from pool.drivers.port import Word
+from pool.errors import Transient
 
-_LONGEST_ANSWER = 65_536
+# Several may be asked one after the other in a run of a pass, and all of them may be silent.
+LONGEST_S = 2.0
 
 
-def ask(endpoint: str, *, timeout_s: float) -> Word:
+def ask(endpoint: str, *, timeout_s: float, clock: Clock) -> Word:
     """What `GET /sessions` says. No answer, or one that makes no sense, is silence."""
-    connection = http.client.HTTPConnection(urlsplit(endpoint).netloc, timeout=timeout_s)
+    call = Call(method="GET", url=f"{endpoint}/sessions")
     try:
-        connection.request("GET", "/sessions", headers={"Connection": "close"})
-        response = connection.getresponse()
-        body = response.read(_LONGEST_ANSWER)
-        return _word(json.loads(body)) if response.status == http.client.OK else Word.SILENT
-    except (OSError, http.client.HTTPException, ValueError):
+        reply = boundedhttp.fetch(call, timeout_s=min(timeout_s, LONGEST_S), clock=clock)
+        return _word(boundedhttp.parsed(reply.body)) if reply.status == 200 else Word.SILENT
+    except (Transient, ValueError):
         return Word.SILENT
-    finally:
-        connection.close()
 
 
 def _word(answer: object) -> Word:

@@ -27,10 +27,18 @@ def run(run: Run) -> None:
     run.saw("stale_protected", sum(1 for w in due if w.state in CLAIMABLE and pods[w.id].protected))
     for behind in run.bounded([w for w in differing if pods[w.id].epoch > w.epoch]):
         run.step("put_back_rows_lost", behind.id, partial(_lose, run, behind, pods[behind.id]))
-    # What is busy and unprotected may be ended by others any moment; what is protected and idle only holds them up.
-    due.sort(key=lambda w: (w.state not in CLAIMED, w.id))
-    for worker in run.bounded(due):
+    for worker in run.bounded(_in_order(run, due)):
         run.step("stamped", worker.id, partial(stamping.stamp, run.deps, worker.id))
+
+
+def _in_order(run: Run, due: list[Glimpse]) -> list[Glimpse]:
+    """What is busy and unprotected may be ended by others any moment; what is protected and idle only holds them up, so it gets a tenth of a run
+    that is full."""
+    due.sort(key=lambda w: w.id)
+    busy = run.in_turn("stamped", [w for w in due if w.state in CLAIMED], lambda w: w.id)
+    idle = run.in_turn("stamped", [w for w in due if w.state not in CLAIMED], lambda w: w.id)
+    first = run.limit - min(len(idle), max(1, run.limit // 10))
+    return [*busy[:first], *idle, *busy[first:]]
 
 
 def _tell_unprotected(run: Run, unprotected: list[WorkerId]) -> None:

@@ -12,7 +12,7 @@ from pool.passes.running import Pass, Run
 from pool.periods import PERIODS_S
 from pool.records import Claim, Seen
 from pool.states import ClaimEnd, Condition, Outcome, State
-from pool.store import Tx, claims, orgs, requests, suspects, targets, workers
+from pool.store import Tx, claims, orgs, requests, stepping, suspects, targets, workers
 from pool.store.lane import lane_is_open
 from pool.store.suspects import Kind
 
@@ -32,6 +32,7 @@ def run(run: Run) -> None:
 
 def without_expiry(run: Run) -> None:
     """The part that is right also while callers may be cut off from renewing."""
+    _ahead_of_the_clock(run)
     _count_uncounted(run)
     _parked_past_end(run)
     _parked_above_cap(run)
@@ -42,6 +43,14 @@ def without_expiry(run: Run) -> None:
     _unreplied(run)
     _unfinished_releases(run)
     _deletes_that_failed(run)
+
+
+def _ahead_of_the_clock(run: Run) -> None:
+    """The database's clock has stepped back: what was written before counts from now on."""
+    if run.dry_run:
+        return
+    with run.deps.store.write() as tx:
+        run.did("clock_restarted", stepping.count_from_now(tx, limit=run.limit))
 
 
 def _parked_past_end(run: Run) -> None:
@@ -56,7 +65,7 @@ def _parked_above_cap(run: Run) -> None:
         over = orgs.capped_parking(tx)
     for org in run.bounded(over):
         with run.deps.store.read() as tx:
-            oldest = workers.oldest_parked(tx, org.id, limit=org.parked - org.hot_idle_cap)
+            oldest = workers.oldest_parked(tx, org.id, limit=min(run.limit, org.parked - org.hot_idle_cap))
         for worker in oldest:
             _drain(
                 run,
@@ -107,7 +116,7 @@ def _of_unknown_keys(run: Run) -> None:
 
 def _unknown_among_next(run: Run, tx: Tx, limit: int) -> list[Seen]:
     """Of so many that are next in turn, those whose key is not given here."""
-    found = workers.in_state(tx, State.HOT_IDLE, limit=limit)
+    found = workers.parked_unlike(tx, run.deps.keys.suffixes, limit=limit)
     for name in run.deps.settings.profiles:
         found += workers.idle_since(tx, ProfileName(name), older_than_s=0, limit=limit)
     return [worker for worker in found if not run.deps.keys.knows(worker.id)]
@@ -140,7 +149,7 @@ def _finish(run: Run, claim: Claim) -> None:
 
 def _deletes_that_failed(run: Run) -> None:
     with run.deps.store.read() as tx:
-        found = workers.in_state(tx, State.DRAINING, older_than_s=DELETE_GRACE_S, limit=run.limit + 1)
+        found = workers.undeleted(tx, older_than_s=DELETE_GRACE_S, limit=run.limit + 1)
     for worker in run.bounded(found):
         if run.acts("delete_sent_again"):
             run.deps.broker.send("pool.retire", worker_id=worker.id)

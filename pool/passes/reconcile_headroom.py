@@ -22,7 +22,7 @@ def run(run: Run) -> None:
         key=lambda p: (p.age_s, p.name),
     )
     run.saw("placeholders", len(there))
-    for pod in run.bounded(there[wanted:]):
+    for pod in run.bounded(run.in_turn("placeholder_deleted", there[wanted:], lambda p: p.name)):
         run.step(
             "placeholder_deleted", pod.name, partial(run.deps.driver.delete, pod.name, pod.uid, grace_s=0)
         )

@@ -17,7 +17,7 @@ from pool.passes import rolling, unconfigured
 from pool.passes.running import STALE_AFTER_S, Pass, Run
 from pool.records import Seen
 from pool.settings import Profile
-from pool.states import Outcome, State
+from pool.states import Outcome
 from pool.store import (
     Tx,
     breakers,
@@ -132,8 +132,8 @@ def _those_who_give_way(deps: Deps, tx: Tx, wanted: int) -> Iterator[Seen]:
         if most:
             surplus.extend(workers.idle_since(tx, ProfileName(name), older_than_s=0, limit=most))
     yield from sorted(surplus, key=lambda w: (w.ready_at or w.created_at, w.id))
-    # Some are kept for their orgs' floors, so more of them are looked at than are wanted.
-    yield from workers.in_state(tx, State.HOT_IDLE, limit=1000)
+    # One that was taken meanwhile does not count, so more of them are looked at than are wanted.
+    yield from workers.parked_and_spare(tx, limit=max(wanted, deps.settings.pool.pass_limit))
 
 
 def refill_once(deps: Deps, name: ProfileName) -> dict[str, Any]:

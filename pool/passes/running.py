@@ -20,8 +20,9 @@ from pool.errors import Forbidden, PoolError, Refused, StaleView, Transient
 from pool.locks import Lease
 from pool.metrics.catalog import Item
 from pool.periods import PERIODS_S, lock_ttl_s, not_within_s
-from pool.store import Tx, passes, sightings, suspects
+from pool.store import Tx, now, passes, sightings, suspects
 from pool.store.suspects import Kind
+from pool.turns import begins_at
 
 log = structlog.get_logger(__name__)
 
@@ -115,6 +116,19 @@ class Run:
         if len(found) > limit:
             self.overflowed = True
         return found[:limit]
+
+    def in_turn(self, what: str, things: Sequence[T], name: Callable[[T], str]) -> list[T]:
+        """The things of one step in the order in which this run takes them. What the last run had to leave out comes after all others, and if there
+        are more than fit one run, each run begins at another place: what cannot be done never keeps the others out for good."""
+        if not things:
+            return []
+        before = f"{self.name}/{what}/"
+        with self.deps.store.read() as tx:
+            refused = suspects.subjects(tx, Kind.REFUSED, before)
+            turn = int(now(tx).timestamp())
+        begin = begins_at(turn, len(things)) if len(things) > self.limit else 0
+        order = [*things[begin:], *things[:begin]]
+        return sorted(order, key=lambda thing: f"{before}{name(thing)}" in refused)
 
     @property
     def acted(self) -> int:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from pool import observing
 from pool.drivers.port import Listing, Pod, Role, Word
@@ -17,6 +18,8 @@ from pool.states import PODDED, TERMINAL, State
 from pool.store import deeds, glimpses, suspects, workers
 from pool.store.glimpses import Glimpse
 from pool.store.suspects import Kind
+
+Name = TypeVar("Name", bound=str)
 
 YOUNG_S = 120.0
 YOUNG_STAMPED_S = 300.0
@@ -98,11 +101,19 @@ def _emptiness_is_proven(run: Run, listing: Listing) -> bool:
 
 def _rows_without_pods(run: Run, missing: Sequence[WorkerId]) -> None:
     """Absent in two runs and in a read of its own: lost. A row whose pod was replaced under its name has lost its own, too."""
-    some = run.bounded(missing)
+    some = run.bounded(_suspects_first(run, Kind.ROW_WITHOUT_POD, "row_lost", missing))
     seen = seen_again(run, Kind.ROW_WITHOUT_POD, {str(i): "its pod is absent" for i in some})
     for worker_id in some:
         if seen[worker_id].runs >= 2:
             run.step("row_lost", worker_id, partial(_lose, run, worker_id))
+
+
+def _suspects_first(run: Run, kind: Kind, what: str, names: Sequence[Name]) -> list[Name]:
+    """Those that were seen once come before new ones, since the second look must follow the first; those that were tried in vain come last."""
+    with run.deps.store.read() as tx:
+        runs = {subject: times for _, subject, times, _ in suspects.every(tx, kind)}
+    rank = {1: 0, 0: 1}
+    return sorted(run.in_turn(what, names, str), key=lambda name: rank.get(runs.get(name, 0), 2))
 
 
 def _lose(run: Run, worker_id: WorkerId) -> None:
@@ -123,7 +134,8 @@ def _is_unowned(pod: Pod, row: Seen | None) -> bool:
 
 
 def _never_stamped(run: Run, pods: Sequence[Pod]) -> None:
-    for pod in run.bounded([p for p in pods if p.age_s >= YOUNG_S]):
+    old = sorted((p for p in pods if p.age_s >= YOUNG_S), key=lambda p: p.name)
+    for pod in run.bounded(run.in_turn("orphan_deleted", old, lambda p: p.name)):
         why = f"no row counted on it, and in its {pod.age_s:.0f} s nobody ever had"
         run.step("orphan_deleted", pod.name, partial(_delete, run, pod, why))
 
@@ -176,8 +188,9 @@ def _companions(run: Run, pods: Mapping[str, Pod]) -> None:
     with run.deps.store.read() as tx:
         rows = glimpses.live_among(tx, without_pod)
     left = [c for c in without_pod if c not in rows]
-    seen = seen_again(run, Kind.COMPANION, dict.fromkeys(run.bounded(left), "its pod is gone"))
-    for name in run.bounded(left):
+    some = run.bounded(_suspects_first(run, Kind.COMPANION, "companion_deleted", left))
+    seen = seen_again(run, Kind.COMPANION, dict.fromkeys(some, "its pod is gone"))
+    for name in some:
         if seen[name].runs >= 2:
             run.step("companion_deleted", name, partial(run.deps.driver.delete_companions, name))
 

@@ -38,17 +38,15 @@ def run(run: Run) -> None:
 def _stuck_slots(run: Run, pods: Mapping[str, Pod]) -> None:
     pool = run.deps.settings.pool
     with run.deps.store.read() as tx:
-        found = workers.in_state(tx, State.SPAWNING, older_than_s=pool.stuck_cutoff_s, limit=run.limit + 1)
-        kept_too_long = {
-            w.id
-            for w in workers.in_state(
-                tx, State.SPAWNING, older_than_s=pool.unschedulable_limit_s, limit=run.limit + 1
-            )
-        }
-    for slot in run.bounded(found):
+        old = workers.slots_older_than(tx, pool.stuck_cutoff_s)
+        kept_too_long = set(workers.slots_older_than(tx, pool.unschedulable_limit_s))
+        # What has nowhere to run yet is kept, not churned; it does not count toward the limit of a run either.
+        stuck = [i for i in old if i in kept_too_long or not ((pod := pods.get(i)) and pod.unschedulable)]
+        found = workers.get_many(tx, stuck[: run.limit + 1])
+    for slot in run.bounded([found[i] for i in stuck[: run.limit + 1] if i in found]):
         pod = pods.get(slot.id)
-        if pod is not None and pod.unschedulable and slot.id not in kept_too_long:
-            continue  # nowhere to run yet: kept, not churned
+        if slot.state is not State.SPAWNING:
+            continue
         trouble = f": {pod.trouble}" if pod is not None and pod.trouble else ""
         cause = f"not ready after {pool.stuck_cutoff_s} s{trouble}"
         fail = partial(spawning.fail, run.deps, slot, cause, trouble=Trouble.NOT_READY)

@@ -13,12 +13,15 @@ from pool.backoff import Backoff
 from pool.ids import ProfileName
 from pool.store.engine import Tx
 from pool.store.schema import breakers as B
-from pool.store.sql import now, plus
+from pool.store.sql import ahead, now, plus
 
 # The first failures cost nothing: one bad pod is not a bad profile.
 FREE_FAILURES = 2
 PAUSES = Backoff(first_s=5.0, factor=2.0, limit_s=300.0)
-_OPEN = select(B.c.profile).where(B.c.profile == bindparam("profile"), B.c.open_until > now())
+# No pause is longer than the longest: one that seems so was written before the clock stepped back.
+_OPEN = select(B.c.profile).where(
+    B.c.profile == bindparam("profile"), B.c.open_until > now(), ~ahead(B.c.open_until, PAUSES.limit_s)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

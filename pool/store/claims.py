@@ -16,6 +16,7 @@ from pool.store.engine import Tx
 from pool.store.schema import claims as C
 from pool.store.schema import pool as P
 from pool.store.sql import now, plus
+from pool.store.windows import in_turn
 
 _BY_ID = select(C).where(C.c.id == bindparam("id"))
 _BY_ID_LOCKED = _BY_ID.with_for_update()
@@ -90,8 +91,9 @@ def abandon(tx: Tx, claim_id: ClaimId, condition: str) -> bool:
 
 
 def unfinished_releases(tx: Tx, *, limit: int) -> list[Claim]:
-    statement = select(C).where(C.c.ended_at.is_(None), C.c.release_asked_at.is_not(None)).limit(limit)
-    return [rows.claim(r) for r in tx.execute(statement.order_by(C.c.release_asked_at))]
+    """Claims whose release could not be carried out. Of more than fit, each in its turn."""
+    asked = select(C).where(C.c.ended_at.is_(None), C.c.release_asked_at.is_not(None))
+    return [rows.claim(r) for r in in_turn(tx, asked.order_by(C.c.release_asked_at, C.c.id), limit=limit)]
 
 
 def expired(tx: Tx, *, limit: int) -> list[Claim]:

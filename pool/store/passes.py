@@ -11,7 +11,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from pool.store.engine import Tx
 from pool.store.schema import passes as T
-from pool.store.sql import now, plus
+from pool.store.sql import now, younger_than
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ def every(tx: Tx) -> dict[str, PassRow]:
 def attempt(tx: Tx, name: str, holder: str, *, not_within_s: float) -> bool:
     """Record an attempt. False: paused, or the last one is younger than this."""
     seed(tx, name)
-    young = T.c.last_attempt_at > plus(now(), -not_within_s)
+    young = younger_than(T.c.last_attempt_at, not_within_s)
     statement = update(T).where(T.c.name == name, ~T.c.paused, or_(T.c.last_attempt_at.is_(None), ~young))
     return tx.execute(statement.values(last_attempt_at=now(), holder=holder)).rowcount == 1
 
@@ -83,7 +83,7 @@ def failed(tx: Tx, name: str, *, outcome: str, detail: str) -> int:
 
 def silent_for(tx: Tx, name: str, seconds: float) -> bool:
     """Whether the pass is not paused and has had no success for so long, or ever."""
-    young = T.c.last_success_at > plus(now(), -seconds)
+    young = younger_than(T.c.last_success_at, seconds)
     return tx.execute(select(T.c.name).where(T.c.name == name, or_(T.c.paused, young))).first() is None
 
 

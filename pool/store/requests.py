@@ -20,10 +20,13 @@ from pool.store.schema import claims as C
 from pool.store.schema import orgs as O
 from pool.store.schema import requests as R
 from pool.store.schema import workers as W
-from pool.store.sql import now, plus, word
+from pool.store.sql import ahead, now, plus, word, younger_than
+from pool.store.windows import in_turn
 
 _OPEN = (RequestState.WAITING, RequestState.BINDING)
 _ORGS_CONSIDERED = 50
+# To so many places one answer is delivered.
+MAX_REPLIES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +92,9 @@ def get(tx: Tx, pk: RequestPk) -> Request | None:
 
 
 def add_reply(tx: Tx, request: Request, reply: ReplyTo) -> None:
-    """One more place that waits for the answer."""
+    """One more place that waits for the answer. The newest few are kept: a caller that asks again and again under new ids reads the last ones."""
     if reply not in request.replies:
-        replies = [[r.task_id, r.address] for r in (*request.replies, reply)]
+        replies = [[r.task_id, r.address] for r in (*request.replies, reply)[-MAX_REPLIES:]]
         tx.execute(update(R).where(R.c.pk == request.pk).values(replies=replies))
 
 
@@ -191,12 +194,19 @@ def is_overdue(tx: Tx, pk: RequestPk) -> bool:
     return tx.execute(statement.with_for_update()).first() is not None
 
 
+def still_waiting(tx: Tx, pks: Collection[RequestPk]) -> set[RequestPk]:
+    """Which of these wait."""
+    waits = select(R.c.pk).where(R.c.pk.in_(pks), R.c.state == word(RequestState.WAITING))
+    return set(tx.execute(waits).scalars())
+
+
 def unreplied(tx: Tx, *, older_than_s: float, limit: int) -> list[RequestPk]:
-    """Decided, but nobody has marked the answer as delivered."""
+    """Decided, but nobody has marked the answer as delivered. Of more than fit, each in its turn."""
     statement = select(R.c.pk).where(
-        R.c.decided_at.is_not(None), R.c.replied_at.is_(None), R.c.decided_at <= plus(now(), -older_than_s)
+        R.c.decided_at.is_not(None), R.c.replied_at.is_(None), ~younger_than(R.c.decided_at, older_than_s)
     )
-    return [RequestPk(pk) for (pk,) in tx.execute(statement.order_by(R.c.decided_at).limit(limit))]
+    ordered = statement.order_by(R.c.decided_at, R.c.pk)
+    return [RequestPk(pk) for (pk,) in in_turn(tx, ordered, limit=limit)]
 
 
 def mark_replied(tx: Tx, pks: Sequence[RequestPk]) -> None:
@@ -281,6 +291,7 @@ _FRESH_MISSES = (
         R.c.missed_at.is_not(None),
         R.c.miss_consumed_at.is_(None),
         R.c.missed_at > plus(now(), bindparam("s", type_=Float())),
+        ~ahead(R.c.missed_at),
     )
     .order_by(R.c.missed_at, R.c.pk)
     .with_for_update(skip_locked=True)

@@ -14,6 +14,7 @@ from pool.ids import ProfileName
 from pool.store.engine import Tx, now
 from pool.store.schema import breakers as B
 from pool.store.schema import rollouts as T
+from pool.store.sql import AHEAD_S
 from pool.store.sql import now as now_sql
 
 # A configuration that nobody has spoken for in so long no longer rules: whoever runs then does.
@@ -63,11 +64,11 @@ def rules(tx: Tx, wanted: Wanted) -> bool:
     at = now(tx)
     silent_s = (at - known.seen_at).total_seconds()
     if known.revision == wanted.revision:
-        if silent_s > _NOTED_EVERY_S or wanted.started_at > known.started_at:
+        if not -AHEAD_S <= silent_s <= _NOTED_EVERY_S or wanted.started_at > known.started_at:
             later = max(known.started_at, wanted.started_at)
             _set(tx, wanted.profile, seen_at=at, started_at=later)
         return True
-    if wanted.started_at < known.started_at and silent_s <= SILENT_S:
+    if wanted.started_at < known.started_at and -AHEAD_S <= silent_s <= SILENT_S:
         return False
     build = {"revision": wanted.revision, "image": wanted.image, "started_at": wanted.started_at}
     _set(tx, wanted.profile, since=at, seen_at=at, proven_at=None, **build)

@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from pool.store.engine import Tx
 from pool.store.schema import sightings as T
-from pool.store.sql import now, plus
+from pool.store.sql import now, younger_than
 
 # Where what happened from outside is kept, beside the names of passes.
 _OUTSIDE = "outside"
@@ -75,6 +75,6 @@ def broker_emptied_at(tx: Tx) -> datetime | None:
 def forbidden_within(tx: Tx, seconds: float) -> list[Forbidden]:
     """What the API server has forbidden lately, by verb and resource."""
     found = select(T.c.what, T.c.at).where(
-        T.c["pass"] == _OUTSIDE, T.c.what.startswith(_FORBIDDEN), T.c.at > plus(now(), -seconds)
+        T.c["pass"] == _OUTSIDE, T.c.what.startswith(_FORBIDDEN), younger_than(T.c.at, seconds)
     )
     return [Forbidden(r.what.removeprefix(_FORBIDDEN), r.at) for r in tx.execute(found.order_by(T.c.what))]

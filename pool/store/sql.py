@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import (
     BindParameter,
@@ -13,6 +13,7 @@ from sqlalchemy import (
     Dialect,
     Integer,
     Text,
+    and_,
     bindparam,
     literal,
     literal_column,
@@ -122,6 +123,22 @@ def _minutes_pg(element: minutes_ago, compiler: SQLCompiler, **kw: Any) -> str:
 def _minutes_sqlite(element: minutes_ago, compiler: SQLCompiler, **kw: Any) -> str:
     (instant,) = (compiler.process(c, **kw) for c in element.clauses)
     return f"CAST((julianday({SQLITE_NOW}) - julianday({instant})) * 1440 AS INTEGER)"
+
+
+# So far ahead of now an instant may be and still have just been written: by a transaction that began later and committed while this statement waited for
+# its lock. What is further ahead was written before the clock stepped back, and says nothing of its age.
+AHEAD_S = 10.0
+
+
+def younger_than(instant: Any, seconds: float) -> ColumnElement[bool]:
+    """Whether an instant lies less than this in the past. One in the future is never young: whoever believed it would wait until the clock has come
+    there again."""
+    return and_(instant > plus(now(), -float(seconds)), ~ahead(instant, min(float(seconds), AHEAD_S)))
+
+
+def ahead(instant: Any, seconds: float = AHEAD_S) -> ColumnElement[bool]:
+    """Whether an instant was written before the clock stepped back."""
+    return cast("ColumnElement[bool]", instant > plus(now(), float(seconds)))
 
 
 def word(value: str) -> ColumnElement[str]:

@@ -7,11 +7,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import case, delete, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from pool.store.engine import Tx, now
 from pool.store.schema import suspects as T
+from pool.store.sql import ahead
 from pool.store.sql import now as now_sql
 
 
@@ -42,7 +43,10 @@ def see(tx: Tx, kind: Kind, subject: str, detail: str = "") -> Suspicion:
     first = {"first_seen_at": now_sql(), "last_seen_at": now_sql(), "runs": 0, "detail": detail}
     tx.execute(dialect.insert(T).values(kind=kind, subject=subject, **first).on_conflict_do_nothing())
     mine = (T.c.kind == kind) & (T.c.subject == subject)
-    tx.execute(update(T).where(mine).values(runs=T.c.runs + 1, last_seen_at=now_sql(), detail=detail))
+    # A suspicion from before the clock stepped back grows old from now on.
+    first_seen = case((ahead(T.c.first_seen_at), now_sql()), else_=T.c.first_seen_at)
+    seen = {"runs": T.c.runs + 1, "last_seen_at": now_sql(), "first_seen_at": first_seen, "detail": detail}
+    tx.execute(update(T).where(mine).values(**seen))
     before = peek(tx, kind, subject)
     return Suspicion(runs=before.runs - 1, age_s=before.age_s)
 

@@ -3,7 +3,7 @@ count; a lost race is a value."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -21,7 +21,8 @@ from pool.store.engine import Tx
 from pool.store.schema import breakers as B
 from pool.store.schema import claims as C
 from pool.store.schema import workers as W
-from pool.store.sql import now, plus, word, words
+from pool.store.sql import AHEAD_S, now, plus, word, words, younger_than
+from pool.store.windows import in_turn, parked_above_floor
 
 _PARKING = {"hot_idle_since": None, "hot_idle_until": None, "parked_counted": False}
 # Built once: to build a statement costs more than to send it.
@@ -29,7 +30,8 @@ _BY_ID = select(*rows.SEEN).where(W.c.id == bindparam("id"))
 _BY_ID_LOCKED = _BY_ID.with_for_update()
 _OF_PROFILE = select(W.c.id).where(W.c.profile == bindparam("profile"))
 _LATELY = plus(now(), bindparam("s", type_=Float()))
-_JUST_READY = _OF_PROFILE.where(W.c.state == word(State.IDLE), W.c.ready_at > _LATELY)
+_SOON = plus(now(), AHEAD_S)
+_JUST_READY = _OF_PROFILE.where(W.c.state == word(State.IDLE), W.c.ready_at > _LATELY, W.c.ready_at <= _SOON)
 _YOUNG_SLOTS = _OF_PROFILE.where(W.c.state == word(State.SPAWNING), W.c.state_since > _LATELY)
 _SLOTS = insert(W).values(dict.fromkeys(("created_at", "state_since", "sent_at"), now()))
 _SLOT_LOCKED = _BY_ID_LOCKED.add_columns(
@@ -234,15 +236,19 @@ def live(
     return [rows.seen(r) for r in tx.execute(statement)]
 
 
-def in_state(tx: Tx, state: State, *, older_than_s: float = 0, limit: int) -> list[Seen]:
-    """At most `limit` rows that have been in one state for so long, longest first."""
-    statement = (
-        select(*rows.SEEN)
-        .where(W.c.state == word(state), W.c.state_since <= plus(now(), -float(older_than_s)))
-        .order_by(W.c.state_since, W.c.id)
-        .limit(limit)
+def parked_unlike(tx: Tx, suffixes: Collection[str], *, limit: int) -> list[Seen]:
+    """At most `limit` parked workers whose id has a mark of a key and ends with none of these, the one parked first first."""
+    others = (~W.c.id.endswith(suffix, autoescape=True) for suffix in suffixes)
+    statement = select(*rows.SEEN).where(W.c.state == word(State.HOT_IDLE), W.c.id.like("%-k______"), *others)
+    return [rows.seen(r) for r in tx.execute(statement.order_by(W.c.state_since, W.c.id).limit(limit))]
+
+
+def slots_older_than(tx: Tx, seconds: float) -> list[WorkerId]:
+    """Slots of this age, oldest first."""
+    statement = select(W.c.id).where(
+        W.c.state == word(State.SPAWNING), W.c.state_since <= plus(now(), -float(seconds))
     )
-    return [rows.seen(r) for r in tx.execute(statement)]
+    return list(tx.execute(statement.order_by(W.c.state_since, W.c.id)).scalars())
 
 
 def older_than(tx: Tx, seconds: float, *, limit: int) -> list[Seen]:
@@ -267,14 +273,23 @@ def newest_like(tx: Tx, suffix: str) -> datetime | None:
 
 
 def parked_past_end(tx: Tx, *, limit: int) -> list[Seen]:
-    """Parked workers whose time is over, longest overdue first."""
-    statement = (
-        select(*rows.SEEN)
-        .where(W.c.state == word(State.HOT_IDLE), W.c.hot_idle_until <= now())
-        .order_by(W.c.hot_idle_until, W.c.id)
-        .limit(limit)
+    """Parked workers whose time is over and that no floor keeps, longest overdue first."""
+    found = parked_above_floor(W.c.hot_idle_until <= now(), order=W.c.hot_idle_until, limit=limit)
+    return [rows.seen(r) for r in tx.execute(found)]
+
+
+def parked_and_spare(tx: Tx, *, limit: int) -> list[Seen]:
+    """Parked workers that no floor keeps, the one parked first first."""
+    found = parked_above_floor(order=W.c.state_since, limit=limit)
+    return [rows.seen(r) for r in tx.execute(found)]
+
+
+def undeleted(tx: Tx, *, older_than_s: float, limit: int) -> list[Seen]:
+    """Workers that have been draining for this long: the deletion of their pods failed. Of more than fit, each in its turn."""
+    draining = select(*rows.SEEN).where(
+        W.c.state == word(State.DRAINING), W.c.state_since <= plus(now(), -float(older_than_s))
     )
-    return [rows.seen(r) for r in tx.execute(statement)]
+    return [rows.seen(r) for r in in_turn(tx, draining.order_by(W.c.state_since, W.c.id), limit=limit)]
 
 
 def oldest_parked(tx: Tx, org: OrgId, *, limit: int) -> list[Seen]:
@@ -331,7 +346,7 @@ def unsent_slots(tx: Tx, *, older_than_s: float, limit: int) -> list[Seen]:
         .where(
             W.c.state == word(State.SPAWNING),
             W.c.pod_uid.is_(None),
-            W.c.sent_at <= plus(now(), -older_than_s),
+            ~younger_than(W.c.sent_at, older_than_s),
         )
         .order_by(W.c.sent_at, W.c.id)
         .limit(limit)

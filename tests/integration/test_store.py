@@ -360,7 +360,7 @@ def test_lists_by_age_take_the_oldest_and_nothing_younger(store: Store) -> None:
         ]
         assert [w.id for w in workers.older_than(tx, 50, limit=9)] == [old_idle.id]
         assert [w.id for w in workers.unsent_slots(tx, older_than_s=50, limit=9)] == [old_slot.id]
-        assert [w.id for w in workers.in_state(tx, State.DRAINING, older_than_s=50, limit=9)] == [draining.id]
+        assert [w.id for w in workers.undeleted(tx, older_than_s=50, limit=9)] == [draining.id]
         assert workers.young_slots(tx, DEFAULT, younger_than_s=50) == {young_slot.id}
         assert workers.young_slots(tx, DEFAULT, younger_than_s=150) == {old_slot.id, young_slot.id}
         assert workers.counts(tx) == {

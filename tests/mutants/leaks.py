@@ -66,8 +66,8 @@ MUTANTS: tuple[Mutant, ...] = (
         18,
         "a pod without a row goes, however young",
         "pool/passes/sweep_orphans.py",
-        "run.bounded([p for p in pods if p.age_s >= YOUNG_S])",
-        "run.bounded(pods)",
+        "sorted((p for p in pods if p.age_s >= YOUNG_S), key",
+        "sorted((p for p in pods), key",
         f"{PASSES}::test_a_never_stamped_pod_without_a_row_is_kept_while_young_and_deleted_when_old",
     ),
     broken(
@@ -163,8 +163,8 @@ MUTANTS: tuple[Mutant, ...] = (
         23,
         "placeholders stay when nobody wants them",
         "pool/passes/reconcile_headroom.py",
-        "run.bounded(there[wanted:])",
-        "run.bounded(there[wanted or len(there):])",
+        "there[wanted:], lambda p",
+        "there[wanted or len(there) :], lambda p",
         f"{PASSES}::test_headroom_is_constant_and_off_deletes_it",
     ),
     broken(

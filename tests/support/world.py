@@ -119,7 +119,7 @@ class Stage(Generic[D]):
             store=store,
             broker=self.broker,
             locks=FreeLocks(),
-            worker_api=HttpWorkerApi(),
+            worker_api=HttpWorkerApi(SystemClock()),
             clock=SystemClock(),
             ids=CountingIds(),
             metrics=Metrics(),

@@ -164,7 +164,7 @@ def test_a_step_is_a_share_and_at_least_one(workers: int, percent: int) -> None:
 def test_everybody_has_a_turn_and_who_is_urgent_has_each(
     everyone: list[int], urgent: set[int], most: int
 ) -> None:
-    turns = [whose_turn(everyone, urgent, most=most, turn=t) for t in range(7, 7 + len(everyone) + 1)]
+    turns = [whose_turn(everyone, urgent, most=most, turn=t) for t in range(7, 7 + 3 * len(everyone) + 1)]
     assert all(len(turn) == len(set(turn)) == min(most, len(everyone)) for turn in turns)
     first = [each for each in everyone if each in urgent][:most]
     assert all(set(first) <= set(turn) for turn in turns)

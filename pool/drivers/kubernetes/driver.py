@@ -145,7 +145,9 @@ class KubernetesDriver:
         if now is None or now.pod.uid != pod.uid or now.pod.phase is Phase.ENDED:
             return Word.UNUSED
         endpoint = now.pod.endpoint
-        return ask(endpoint, timeout_s=self._call_timeout_s) if endpoint else Word.SILENT
+        if not endpoint:
+            return Word.SILENT
+        return ask(endpoint, timeout_s=self._call_timeout_s, clock=self._clock)
 
     def companions(self) -> tuple[str, ...]:
         return self._companions.names(following=self._following.is_set())

@@ -132,7 +132,9 @@ class LocalDriver:
         now = self.read(pod.name)
         if now is None or now.uid != pod.uid or now.phase is Phase.ENDED:
             return Word.UNUSED
-        return ask(now.endpoint, timeout_s=self._call_timeout_s) if now.endpoint else Word.SILENT
+        if not now.endpoint:
+            return Word.SILENT
+        return ask(now.endpoint, timeout_s=self._call_timeout_s, clock=self._clock)
 
     def companions(self) -> tuple[str, ...]:
         with _translated():

@@ -1,0 +1,76 @@
+"""What the table says once the database's clock has stepped back: times that lie ahead of it. Their age is not known, so it is counted from now on: nothing is
+kept for as long as the step was, and nothing ends before its whole time is over.
+
+Times that only spare work (last attempt, last success, sent, decided, missed, canary) need no repair: `sql.younger_than` holds none from the future for young.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Select, select, update
+
+from pool.states import RequestState, State
+from pool.store.engine import Tx
+from pool.store.schema import claims as C
+from pool.store.schema import requests as R
+from pool.store.schema import workers as W
+from pool.store.sql import AHEAD_S, ahead, now, plus, word, words
+
+_UNCLAIMED = (State.SPAWNING, State.IDLE, State.HOT_IDLE, State.DRAINING)
+_BINDING = (State.RESERVED, State.ACTIVATING)
+
+
+def count_from_now(tx: Tx, *, limit: int) -> int:
+    """Let what lies ahead begin now, at most `limit` rows of each kind; how many there were. In the order of before, so that a line of waiters
+    stays one."""
+    return _states(tx, limit) + _heartbeats(tx, limit) + _waits(tx, limit) + _leases(tx, limit)
+
+
+def _states(tx: Tx, limit: int) -> int:
+    """Every time on an unclaimed worker's row is that of its last move."""
+    columns = (W.c.id, W.c.epoch, W.c.state, W.c.hot_idle_since, W.c.hot_idle_until)
+    found = select(*columns).where(W.c.state.in_(words(_UNCLAIMED)), ahead(W.c.state_since))
+    rows = _locked(tx, found.order_by(W.c.state_since, W.c.id), limit)
+    for row in rows:
+        times: dict[str, Any] = {"state_since": now()}
+        if row.state == State.IDLE:
+            times |= {"ready_at": now()}
+        if row.state == State.HOT_IDLE:
+            ttl_s = (row.hot_idle_until - row.hot_idle_since).total_seconds()
+            times |= {"hot_idle_since": now(), "hot_idle_until": plus(now(), ttl_s)}
+        tx.execute(update(W).where(W.c.id == row.id, W.c.epoch == row.epoch).values(**times))
+    return len(rows)
+
+
+def _heartbeats(tx: Tx, limit: int) -> int:
+    found = select(W.c.id, W.c.epoch).where(W.c.state.in_(words(_BINDING)), ahead(W.c.heartbeat_at))
+    rows = _locked(tx, found.order_by(W.c.id), limit)
+    for row in rows:
+        tx.execute(update(W).where(W.c.id == row.id, W.c.epoch == row.epoch).values(heartbeat_at=now()))
+    return len(rows)
+
+
+def _waits(tx: Tx, limit: int) -> int:
+    late = R.c.deadline_at > plus(now(), R.c.wait_s + AHEAD_S)
+    found = select(R.c.pk, R.c.wait_s).where(R.c.state == word(RequestState.WAITING), late)
+    rows = _locked(tx, found.order_by(R.c.created_at, R.c.pk), limit)
+    for row in rows:
+        times = {"created_at": now(), "deadline_at": plus(now(), float(row.wait_s))}
+        tx.execute(update(R).where(R.c.pk == row.pk, R.c.state == RequestState.WAITING).values(**times))
+    return len(rows)
+
+
+def _leases(tx: Tx, limit: int) -> int:
+    """A holder gets a whole lease from now on, never less than it was promised."""
+    late = C.c.lease_expires_at > plus(now(), C.c.lease_s + AHEAD_S)
+    found = select(C.c.id).where(C.c.ended_at.is_(None), late)
+    ids = [row.id for row in _locked(tx, found.order_by(C.c.id), limit)]
+    if ids:
+        tx.execute(update(C).where(C.c.id.in_(ids)).values(lease_expires_at=plus(now(), C.c.lease_s)))
+    return len(ids)
+
+
+def _locked(tx: Tx, found: Select[Any], limit: int) -> list[Any]:
+    """What somebody else is writing gets a time of its own."""
+    return list(tx.execute(found.limit(limit).with_for_update(skip_locked=True)))

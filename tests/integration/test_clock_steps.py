@@ -1,0 +1,275 @@
+"""The database's clock steps by ten minutes, back or forth: no pass is dark for it, no live claim ends by it, and nothing is kept for as long as the step was."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from pool import activating
+from pool.passes import PASSES
+from pool.passes.fallback import reap_if_dark
+from pool.passes.running import run_once
+from pool.periods import PERIODS_S, lock_ttl_s, not_within_s, tick_s
+from pool.states import State
+from pool.store import breakers, requests, suspects, workers
+from pool.store.rollouts import Wanted, rules
+from pool.store.suspects import Kind
+from tests.support.world import World
+
+STEP_S = 600.0
+STEPS = pytest.mark.parametrize("step_s", [-STEP_S, STEP_S], ids=["back", "forth"])
+
+
+class Willing:
+    """Workers that say yes to everything."""
+
+    def activate(self, *_: object) -> None:
+        """Yes."""
+
+    def healthy(self, *_: object) -> bool:
+        return True
+
+
+def _reaps(world: World, seconds: float, renews: Callable[[], object] = lambda: None) -> None:
+    """Time passes as it does in a running pool: reaps, canaries and renewals."""
+    for _ in range(int(seconds // 5)):
+        world.pass_time(5)
+        world.canary()
+        renews()
+        world.run_pass("reap")
+        world.settle()
+
+
+@STEPS
+@pytest.mark.parametrize("name", list(PASSES))
+def test_no_pass_is_dark_because_the_clock_stepped(world: World, name: str, step_s: float) -> None:
+    assert run_once(world.deps, PASSES[name])["outcome"] == "ok"
+    world.pass_time(step_s)
+    if step_s > 0 and not_within_s(name) > step_s:
+        world.pass_time(PERIODS_S[name])
+    assert run_once(world.deps, PASSES[name])["outcome"] == "ok"
+    assert run_once(world.deps, PASSES[name])["outcome"] == "not_due"
+    world.pass_time(PERIODS_S[name])
+    assert run_once(world.deps, PASSES[name])["outcome"] == "ok"
+
+
+@pytest.mark.parametrize("step_s", [-1.0, -4.0, -9.0, -30.0])
+@pytest.mark.parametrize("name", list(PASSES))
+def test_a_small_step_back_costs_at_most_one_more_tick(world: World, name: str, step_s: float) -> None:
+    run_once(world.deps, PASSES[name])
+    world.pass_time(step_s)
+    outcomes = []
+    # A step as long as a tick makes the last attempt look as if it were of this very moment.
+    for _ in range(int((PERIODS_S[name] + lock_ttl_s(name)) // tick_s(name)) + 1):
+        world.pass_time(tick_s(name))
+        outcomes.append(run_once(world.deps, PASSES[name])["outcome"])
+    assert "ok" in outcomes
+
+
+def test_fallback_does_not_believe_a_success_from_the_future(world: World) -> None:
+    assert run_once(world.deps, PASSES["reap"])["outcome"] == "ok"
+    stop = threading.Event()
+    assert not reap_if_dark(world.deps, stop)
+    world.pass_time(-STEP_S)
+    assert reap_if_dark(world.deps, stop)
+    run_once(world.deps, PASSES["reap"])
+    assert not reap_if_dark(world.deps, stop)
+
+
+@STEPS
+def test_no_live_claim_ends_because_the_clock_stepped(world: World, step_s: float) -> None:
+    world.warm(1)
+    granted = world.granted("acme", lease_s=30)
+    _reaps(world, 20, lambda: world.renew(granted.claim_id))
+    world.pass_time(step_s)
+    world.run_pass("reap")
+    world.canary()
+    world.run_pass("reap")
+    assert granted.claim_id in world.renew(granted.claim_id)["renewed"]
+    _reaps(world, 60, lambda: world.renew(granted.claim_id))
+    assert world.state_of(granted.worker_id) is State.HOT
+
+
+@STEPS
+def test_a_dead_holders_claim_ends_a_lease_after_the_step(world: World, step_s: float) -> None:
+    world.warm(1)
+    granted = world.granted("acme", lease_s=30)
+    _reaps(world, 10, lambda: world.renew(granted.claim_id))
+    world.pass_time(step_s)
+    _reaps(world, 20)
+    assert world.state_of(granted.worker_id) is State.HOT
+    _reaps(world, 40)
+    assert world.state_of(granted.worker_id) is State.RETIRED
+
+
+def test_a_canary_from_the_future_ends_no_lease_and_opens_the_lane_anew(world: World) -> None:
+    world.warm(1)
+    world.granted("acme", lease_s=5)
+    _reaps(world, 5)
+    world.pass_time(-STEP_S)
+    before = world.rows("pool")[0]
+    world.canary()
+    after = world.rows("pool")[0]
+    assert after.lane_open_since < before.lane_open_since or after.lane_open_since <= world.store.now()
+
+
+@STEPS
+def test_a_parked_worker_goes_after_its_time_whatever_the_step(world: World, step_s: float) -> None:
+    (worker,) = world.warm(1)
+    world.release(world.granted("acme", ttl_s=60).claim_id)
+    world.pass_time(step_s)
+    _reaps(world, 75)
+    assert world.state_of(worker) is State.RETIRED
+
+
+def test_a_parked_worker_has_its_whole_time_after_a_step_back(world: World) -> None:
+    (worker,) = world.warm(1)
+    world.release(world.granted("acme", ttl_s=60).claim_id)
+    world.pass_time(-STEP_S)
+    _reaps(world, 50)
+    assert world.state_of(worker) is State.HOT_IDLE
+
+
+@STEPS
+def test_a_waiter_is_answered_after_its_wait_whatever_the_step(world: World, step_s: float) -> None:
+    task = world.waits("acme", wait_s=30)
+    world.pass_time(step_s)
+    _reaps(world, 45)
+    assert [answer["reason"] for answer in world.broker.answers_for(task)] == ["wait_timeout"]
+
+
+def test_a_line_of_waiters_stays_one_after_a_step_back(world: World) -> None:
+    first, second = (world.waits("acme", wait_s=60) for _ in range(2))
+    world.pass_time(-STEP_S)
+    world.run_pass("reap")
+    third = world.waits("acme", wait_s=60)
+    world.warm(1)
+    assert [bool(world.broker.answers_for(task)) for task in (first, second, third)] == [True, False, False]
+
+
+def test_surplus_goes_after_its_time_whatever_the_step(world: World) -> None:
+    world.profile(warm_target=0)
+    world.configure(surplus_ttl_s=60)
+    (worker,) = world.warm(1)
+    world.pass_time(-STEP_S)
+    _reaps(world, 75)
+    assert world.state_of(worker) is State.RETIRED
+
+
+def test_a_delete_that_failed_is_sent_again_after_a_step_back(world: World) -> None:
+    world.warm(1)
+    granted = world.granted("acme")
+    world.release(granted.claim_id, "tainted")
+    world.broker.sent.clear()
+    world.pass_time(-STEP_S)
+    _reaps(world, 30)
+    assert world.state_of(granted.worker_id) is State.RETIRED
+
+
+def test_a_lost_spawn_is_sent_again_after_a_step_back(world: World) -> None:
+    world.profile(warm_target=1)
+    world.run_pass("reconcile_warm")
+    world.broker.sent.clear()
+    world.pass_time(-STEP_S)
+    world.run_pass("sweep_stuck")
+    assert [task for task, _ in world.broker.sent] == ["pool.spawn"]
+
+
+def test_a_starting_slot_keeps_its_time_and_a_dead_one_goes_after_it(world: World) -> None:
+    world.profile(warm_target=1)
+    world.run_pass("reconcile_warm")
+    world.deliver("pool.spawn")
+    (slot,) = world.workers(State.SPAWNING)
+    world.pass_time(-STEP_S)
+    world.run_pass("reap")
+    world.run_pass("sweep_stuck")
+    assert world.state_of(slot.id) is State.SPAWNING
+    world.pass_time(world.deps.settings.pool.stuck_cutoff_s + 5)
+    world.run_pass("sweep_stuck")
+    assert world.state_of(slot.id) is not State.SPAWNING
+
+
+def test_a_silent_activation_is_given_up_and_a_beating_one_is_not_after_a_step_back(world: World) -> None:
+    world.profile(activation_path="/activate")
+    world.deps = replace(world.deps, worker_api=Willing())
+    world.warm(1)
+    world.waits("acme", wait_s=3600)
+    (bound,) = world.workers(State.RESERVED)
+    assert bound.claim_id is not None
+    held = activating.Held(worker_id=bound.id, claim_id=bound.claim_id, epoch=bound.epoch)
+    activating._enter(world.deps, held)
+    world.pass_time(-STEP_S)
+    stuck_s = world.deps.settings.pool.activation_stuck_s
+    world.run_pass("reap")
+    world.run_pass("sweep_stuck")
+    assert world.state_of(bound.id) is State.ACTIVATING
+    world.pass_time(stuck_s - 1)
+    with world.store.write() as tx:
+        workers.beat(tx, held)
+    world.pass_time(stuck_s - 1)
+    world.run_pass("sweep_stuck")
+    assert world.state_of(bound.id) is State.ACTIVATING
+    world.pass_time(5)
+    world.run_pass("sweep_stuck")
+    assert world.state_of(bound.id) is not State.ACTIVATING
+
+
+def test_an_answer_from_the_future_is_delivered_at_once(world: World) -> None:
+    task = world.waits("acme", wait_s=1)
+    world.pass_time(5)
+    world.broker.down = True
+    world.run_pass("reap")
+    world.broker.down = False
+    world.pass_time(-STEP_S)
+    world.run_pass("reap")
+    assert world.broker.answers_for(task)
+
+
+def test_a_breaker_is_open_for_no_longer_than_its_longest_pause(world: World) -> None:
+    world.profile(warm_target=1)
+    for _ in range(20):
+        with world.store.write() as tx:
+            breakers.failed(tx, world.deps.settings.profiles["default"].name, "no")  # type: ignore[arg-type]
+    world.pass_time(-STEP_S)
+    world.run_pass("reconcile_warm")
+    assert len(world.workers(State.SPAWNING)) == 1
+
+
+def test_a_suspicion_from_the_future_grows_old_from_now_on(world: World) -> None:
+    with world.store.write() as tx:
+        suspects.see(tx, Kind.EMPTY_CLUSTER, "all")
+    world.pass_time(-STEP_S)
+    with world.store.write() as tx:
+        suspects.see(tx, Kind.EMPTY_CLUSTER, "all")
+    world.pass_time(70)
+    with world.store.write() as tx:
+        assert suspects.see(tx, Kind.EMPTY_CLUSTER, "all").age_s >= 60
+
+
+def test_a_configuration_that_was_heard_of_in_the_future_does_not_rule_for_ever(world: World) -> None:
+    old = Wanted(profile="default", revision="a", image="a", started_at=world.store.now())  # type: ignore[arg-type]
+    with world.store.write() as tx:
+        assert rules(tx, old)
+    world.pass_time(-STEP_S)
+    with world.store.write() as tx:
+        assert rules(tx, replace(old, revision="b", started_at=world.store.now()))
+
+
+def test_a_miss_from_the_future_is_no_demand_for_as_long_as_the_step(world: World) -> None:
+    world.refused("acme")
+    world.pass_time(-STEP_S)
+    with world.store.write() as tx:
+        assert requests.fresh_misses(tx, "default", fresh_s=60) == []  # type: ignore[arg-type]
+
+
+def test_a_quiet_pool_repairs_nothing(world: World) -> None:
+    world.warm(3)
+    world.granted("acme", lease_s=3600)
+    world.release(world.granted("acme", ttl_s=600).claim_id)
+    world.profile("other", warm_target=1)
+    world.waits("bolt", profile="other", wait_s=3600)
+    world.run_pass("reconcile_warm")
+    assert "clock_restarted" not in world.run_pass("reap")["actions"]
