@@ -9,12 +9,14 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
 import pytest
 import redis
 from celery import Celery
+from celery.exceptions import TaskRevokedError
 from sqlalchemy import func, select
 
 from pool.client import AsyncPool, Pool, Refused
@@ -309,10 +311,7 @@ def test_messages_that_are_no_task_of_ours_harm_nobody(system: System, service: 
         assert not tx.execute(select(schema.requests).where(schema.requests.c.org == "pickled")).all()
 
 
-def test_what_only_celery_can_do_is_done_by_celery_in_the_same_worker(
-    system: System, service: Service
-) -> None:
-    """A delay, an expiry: the lane leaves such messages to Celery's own consumer."""
+def test_delay_and_expiry_of_celery_are_kept(system: System, service: Service) -> None:
     task = service.app.signature("pool.acquire", kwargs={"org": "unusual", "wait_s": SOON_S}, queue="acquire")
     sent = [
         task.apply_async(countdown=0.2),
@@ -321,6 +320,12 @@ def test_what_only_celery_can_do_is_done_by_celery_in_the_same_worker(
     answers = [result.get(timeout=PATIENCE_S) for result in sent]
     assert {answer["outcome"] for answer in answers} == {"granted"}, answers
     assert len({answer["claim_id"] for answer in answers}) == 2
+    expired = task.apply_async(expires=datetime.now(UTC) - timedelta(seconds=5))
+    with pytest.raises(TaskRevokedError):
+        expired.get(timeout=PATIENCE_S)
+    far = task.apply_async(countdown=600).get(timeout=PATIENCE_S)
+    assert (far["outcome"], far["reason"]) == ("refused", "invalid")
+    assert far["detail"].startswith("eta: ")
     for answer in answers:
         assert service.call("release", claim_id=answer["claim_id"]) == {"outcome": "released"}
 

@@ -1,6 +1,6 @@
 """Every promise, broken on purpose. `make mutants` takes one fence after the other away, in a copy of the code, and fails unless the suite notices."""
 
-from tests.mutants import alive, alone, board, exclusive, leaks, strangers, telling, trust, wedges
+from tests.mutants import alive, alone, board, exclusive, front, leaks, strangers, telling, trust, wedges
 
 MUTANTS = (
     *exclusive.MUTANTS,
@@ -12,4 +12,5 @@ MUTANTS = (
     *board.MUTANTS,
     *alone.MUTANTS,
     *strangers.MUTANTS,
+    *front.MUTANTS,
 )

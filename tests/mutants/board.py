@@ -11,7 +11,7 @@ _TRUST = "tests/integration/test_board_trust.py"
 
 MUTANTS: tuple[Mutant, ...] = (
     broken(
-        41,
+        52,
         "wrong passwords of one address lock out all of them",
         "pool/board/attempts.py",
         "def _subscriber(address: str) -> str:\n    try:\n",
@@ -20,7 +20,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_TRUST}::test_ten_wrong_passwords_lock_out_only_the_address_that_sent_them",
     ),
     broken(
-        41,
+        52,
         "wrong passwords cost nothing",
         "pool/board/attempts.py",
         "        if self.count < FREE:\n",
@@ -28,7 +28,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_CORE}::test_each_wrong_password_doubles_the_wait_up_to_an_end",
     ),
     broken(
-        41,
+        52,
         "a password is compared while its address waits",
         "pool/board/gate.py",
         "if not self.has_password or self.attempts.wait_s(address) > 0:",
@@ -36,7 +36,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_CORE}::test_wrong_passwords_make_only_their_own_address_wait",
     ),
     broken(
-        41,
+        52,
         "every address that ever failed is remembered",
         "pool/board/attempts.py",
         "        while len(self._failures) > MOST_ADDRESSES:\n            self._failures.popitem(last=False)\n",
@@ -44,7 +44,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_CORE}::test_a_flood_of_addresses_takes_no_more_memory_and_locks_out_nobody",
     ),
     broken(
-        41,
+        52,
         "an address that goes on guessing is forgotten first",
         "pool/board/attempts.py",
         "        self._failures.move_to_end(key)\n",
@@ -52,7 +52,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_CORE}::test_an_address_that_goes_on_guessing_is_not_forgotten_for_newer_ones",
     ),
     broken(
-        41,
+        52,
         "wrong passwords in a header are not counted by the caller's address",
         "pool/board/serving.py",
         "if self._gate.accepts_header(header, address=address):",
@@ -60,7 +60,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_TRUST}::test_wrong_passwords_in_a_header_lock_out_only_their_address",
     ),
     broken(
-        41,
+        52,
         "the server believes headers of proxies on loopback by itself",
         "pool/board/serving.py",
         "timeout_graceful_shutdown=1, proxy_headers=False,",
@@ -68,7 +68,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_TRUST}::test_even_a_caller_on_loopback_cannot_choose_its_address",
     ),
     broken(
-        41,
+        52,
         "a caller chooses its address",
         "pool/board/proxies.py",
         "        if not self.relayed(scope):\n            return found\n",
@@ -76,7 +76,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_CORE}::test_the_callers_address_is_the_last_one_that_no_trusted_proxy_has",
     ),
     broken(
-        41,
+        52,
         "the first address that a caller names is taken for its own",
         "pool/board/proxies.py",
         'for hop in reversed(self._list(scope, "x-forwarded-for")[-_MOST_HOPS:]):',
@@ -84,7 +84,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_CORE}::test_the_callers_address_is_the_last_one_that_no_trusted_proxy_has",
     ),
     broken(
-        41,
+        52,
         "anybody says that it speaks TLS",
         "pool/board/proxies.py",
         'self._list(scope, "x-forwarded-proto") if self.relayed(scope) else []',
@@ -92,7 +92,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_CORE}::test_tls_is_believed_from_a_trusted_proxy_only",
     ),
     broken(
-        41,
+        52,
         "a cookie is sent in the clear behind TLS",
         "pool/board/acting.py",
         "secure=board.is_secure(request)",
@@ -100,7 +100,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_TRUST}::test_the_cookie_is_for_tls_only_where_the_caller_speaks_tls",
     ),
     broken(
-        41,
+        52,
         "anybody names the user of single sign-on",
         "pool/board/proxies.py",
         "Headers(scope=scope).getlist(name) if self.relayed(scope) else []",
@@ -108,7 +108,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_TRUST}::test_a_user_header_that_comes_from_no_trusted_proxy_is_ignored",
     ),
     broken(
-        41,
+        52,
         "of two users in a request the first is taken",
         "pool/board/proxies.py",
         'return values[0].strip() if len(values) == 1 else ""',
@@ -116,7 +116,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_CORE}::test_a_user_header_from_elsewhere_or_sent_twice_or_no_name_is_ignored",
     ),
     broken(
-        41,
+        52,
         "every user of single sign-on is an operator",
         "pool/board/users.py",
         "role = Role.OPERATOR if acts else Role.VIEWER",
@@ -124,7 +124,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_TRUST}::test_a_viewer_sees_no_buttons_and_gets_403_on_every_action",
     ),
     broken(
-        41,
+        52,
         "viewers act",
         "pool/board/acting.py",
         "    if not user.can_act:\n",
@@ -132,7 +132,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_TRUST}::test_a_viewer_sees_no_buttons_and_gets_403_on_every_action",
     ),
     broken(
-        41,
+        52,
         "single sign-on starts without a trusted proxy",
         "pool/board/users.py",
         "if self.is_on and not proxies.networks:",
@@ -140,7 +140,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_CORE}::test_contradicting_settings_of_single_sign_on_get_a_sentence",
     ),
     broken(
-        41,
+        52,
         "every address can be a trusted proxy",
         "pool/board/proxies.py",
         "    if network.prefixlen == 0:\n",
@@ -148,7 +148,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_CORE}::test_a_trusted_proxy_that_is_no_network_gets_a_sentence",
     ),
     broken(
-        41,
+        52,
         "sessions are signed with one hash of the password",
         "pool/board/gate.py",
         '    return hashlib.scrypt(password.encode(errors="replace"), **_SCRYPT)  # type: ignore[arg-type]\n',
@@ -180,7 +180,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_FUZZ}::test_no_form_is_an_error_of_the_board",
     ),
     broken(
-        41,
+        52,
         "a board without the master key makes tokens with another one",
         "pool/wiring.py",
         "        keys=NoKeys(),\n",
@@ -188,7 +188,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_KEYLESS}::test_a_process_for_operators_has_no_key_no_lock_and_no_driver",
     ),
     broken(
-        41,
+        52,
         "the board's pod has the master key",
         "charts/warmpool/templates/board.yaml",
         '{{ include "warmpool.plainEnv" . }}\n{{ include "warmpool.databaseEnv" . }}\n',

@@ -12,7 +12,7 @@ _WINDOWS = "tests/integration/test_windows.py"
 
 MUTANTS: tuple[Mutant, ...] = (
     broken(
-        48,
+        41,
         "a worker has as long for each byte as for the whole answer",
         "pool/boundedhttp.py",
         "        left_s = self._ends_at - self._clock.monotonic()\n",
@@ -20,7 +20,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_HOSTILE}::test_probe_of_a_hostile_worker_ends_and_reads_little",
     ),
     broken(
-        48,
+        41,
         "an answer may be as large as it likes",
         "pool/boundedhttp.py",
         "body=response.read(MAX_BODY_BYTES))",
@@ -28,7 +28,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_HOSTILE}::test_activation_of_a_hostile_worker_ends_and_reads_little",
     ),
     broken(
-        48,
+        41,
         "bytes that are no body do not count",
         "pool/boundedhttp.py",
         "        self._left -= got\n",
@@ -36,7 +36,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_HOSTILE}::test_bytes_that_are_no_body_count_too",
     ),
     broken(
-        48,
+        41,
         "JSON may be nested without end",
         "pool/boundedhttp.py",
         "    if _depth(text) > MAX_DEPTH:",
@@ -44,7 +44,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_HOSTILE}::test_json_out_of_bounds_is_a_value_error",
     ),
     broken(
-        48,
+        41,
         "a number may have any length",
         "pool/boundedhttp.py",
         "    if len(digits) > MAX_DIGITS:",
@@ -52,7 +52,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_HOSTILE}::test_json_out_of_bounds_is_a_value_error",
     ),
     broken(
-        48,
+        41,
         "a name leads to a worker",
         "pool/boundedhttp.py",
         'return str(ipaddress.ip_address(parts.hostname or "")), parts.port or 80',
@@ -77,7 +77,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_WINDOWS}::test_of_an_orgs_expired_workers_only_those_above_its_floor_are_looked_at",
     ),
     broken(
-        47,
+        58,
         "what stays fills the window of every run",
         "pool/store/windows.py",
         "    begin = begins_at(int(now(tx).timestamp()), total)\n",
@@ -86,7 +86,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_WINDOWS}::test_releases_that_fail_do_not_keep_others",
     ),
     broken(
-        47,
+        58,
         "a full run begins where the last one did",
         "pool/passes/running.py",
         "        begin = begins_at(turn, len(things)) if len(things) > self.limit else 0\n",
@@ -94,7 +94,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_WINDOWS}::test_pods_that_refuse_their_stamp_do_not_keep_others",
     ),
     broken(
-        47,
+        58,
         "what was left out comes first again",
         "pool/passes/running.py",
         'key=lambda thing: f"{before}{name(thing)}" in refused)',
@@ -102,7 +102,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_WINDOWS}::test_pods_that_never_answer_their_stamp_do_not_keep_others",
     ),
     broken(
-        47,
+        58,
         "a second look does not follow the first",
         "pool/passes/sweep_orphans.py",
         "    rank = {1: 0, 0: 1}\n",
@@ -110,7 +110,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_WINDOWS}::test_rows_whose_pod_cannot_be_read_do_not_keep_others",
     ),
     broken(
-        47,
+        58,
         "slots that find no node keep stuck ones from being freed",
         "pool/passes/sweep_stuck.py",
         "        stuck = [i for i in old if i in kept_too_long or not ((pod := pods.get(i)) and pod.unschedulable)]\n",

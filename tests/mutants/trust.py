@@ -17,7 +17,7 @@ _SUPERVISOR = "tests/integration/test_supervisor.py"
 
 MUTANTS: tuple[Mutant, ...] = (
     broken(
-        41,
+        52,
         "a cookie is believed whatever its signature",
         "pool/board/gate.py",
         'if not self.has_password or not _same(signature, self._signed("session", told)):',
@@ -25,7 +25,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "tests/unit/test_board_core.py::test_a_session_names_who_signed_in_until_it_is_over",
     ),
     broken(
-        41,
+        52,
         "a form is taken from wherever it comes",
         "pool/board/gate.py",
         "        return _same(token, self.form_token(session))",
@@ -33,7 +33,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_BOARD}::test_a_form_from_elsewhere_is_refused",
     ),
     broken(
-        43,
+        54,
         "Flower shows what callers send as it is",
         "tasks/flowering.py",
         '    return _SECRET.sub(r"\\1\\2***\\2", text)',
@@ -41,7 +41,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "tests/unit/test_board_core.py::test_flower_never_shows_what_looks_like_a_secret",
     ),
     broken(
-        44,
+        55,
         "any signature will do",
         "pool/signing.py",
         "    if not right:\n        return Trouble.MISMATCH\n",
@@ -49,7 +49,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_SIGNING}::test_nothing_of_it_can_be_changed",
     ),
     broken(
-        44,
+        55,
         "arguments may be changed on their way",
         "pool/signing.py",
         "        *(asked.address, list(asked.args), dict(asked.kwargs)),\n",
@@ -57,7 +57,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_SIGNING}::test_nothing_of_it_can_be_changed",
     ),
     broken(
-        44,
+        55,
         "an answer may be sent to somebody else",
         "pool/signing.py",
         "        *(asked.address, list(asked.args), dict(asked.kwargs)),\n",
@@ -65,7 +65,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_SIGNING}::test_nothing_of_it_can_be_changed",
     ),
     broken(
-        44,
+        55,
         "a signature never ends",
         "pool/signing.py",
         "    if proof.expires_s <= now_s:",
@@ -73,7 +73,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_SIGNING}::test_it_ends_and_can_not_be_made_to_last",
     ),
     broken(
-        44,
+        55,
         "a signature lasts as long as its signer likes",
         "pool/signing.py",
         "    return Trouble.AHEAD if proof.expires_s > now_s + limit_s else None",
@@ -81,7 +81,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_SIGNING}::test_it_ends_and_can_not_be_made_to_last",
     ),
     broken(
-        44,
+        55,
         "what was served before is served again",
         "tasks/desk.py",
         "            if nonce is None or nonce.key not in known:\n",
@@ -89,7 +89,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_SIGNED}::test_a_replay_is_refused_and_changes_nothing",
     ),
     broken(
-        44,
+        55,
         "whoever has a key may ask for anybody",
         "tasks/calls.py",
         '    if given.get("org") not in (None, org):\n        raise ForeignOrg(org)\n    return given | {"org": org}\n',
@@ -97,7 +97,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_SIGNED}::test_what_is_forged_altered_expired_or_relabelled_is_refused_journalled_and_changes_nothing",
     ),
     broken(
-        44,
+        55,
         "a release asks for no org",
         "pool/claiming.py",
         "if claim is None or (org is not None and claim.org != org):",
@@ -105,7 +105,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "tests/integration/test_claiming.py::test_who_is_known_releases_his_own_claims_only",
     ),
     broken(
-        45,
+        56,
         "an org writes to every queue",
         "pool/acl.py",
         'keys = f"%W~{queue} %R~',
@@ -113,7 +113,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_QUEUES}::test_the_line_lets_an_org_do_its_own_and_nothing_else",
     ),
     broken(
-        45,
+        56,
         "a producer may delete and jump its queue",
         "charts/warmpool/files/users.acl",
         "+lpush +get +mget %W~acquire",
@@ -121,7 +121,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_ACL_MATRIX}::test_each_user_is_refused_every_write_that_is_not_named",
     ),
     broken(
-        45,
+        56,
         "a line for an old Redis lets a producer take from the shared queue",
         "charts/warmpool/files/users-6.2.acl",
         "+lpush +get +mget ~acquire",
@@ -129,7 +129,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_ACL_MATRIX}::test_each_user_is_refused_every_write_that_is_not_named",
     ),
     broken(
-        45,
+        56,
         "an org's line replaces the control plane's",
         "pool/acl.py",
         "    if user in RESERVED_USERS:",
@@ -137,7 +137,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_ACL}::test_a_line_for_a_user_of_the_pools_own_is_refused",
     ),
     broken(
-        45,
+        56,
         "the default user may not replay the append-only file",
         "charts/warmpool/files/users.acl",
         "user default off ~* &* +@all",
@@ -145,7 +145,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_ACL}::test_the_default_user_is_off_and_still_replays_transactions",
     ),
     broken(
-        45,
+        56,
         "an answer goes to whatever address is named",
         "tasks/proving.py",
         "if trouble is None and self._at_home_only and not signing.is_answered_at_home(proof, asked):",
@@ -153,7 +153,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_QUEUES}::test_an_answer_that_would_go_to_anothers_keys_is_not_given",
     ),
     broken(
-        46,
+        57,
         "a worker of a key that is not here is given a token all the same",
         "pool/keys.py",
         "if _mark(key) == marked[1]), None)",
@@ -161,7 +161,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "tests/unit/test_keys.py::test_whoever_lacks_the_key_says_so_and_gives_no_wrong_token",
     ),
     broken(
-        46,
+        57,
         "the key before is forgotten at once",
         "pool/keys.py",
         "for key in (self.current, self.previous, self.next) if key is not None)",
@@ -169,7 +169,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "tests/unit/test_keys.py::test_a_worker_has_one_key_all_its_life_whoever_derives_it",
     ),
     broken(
-        47,
+        58,
         "one thing that is refused ends the run",
         "pool/passes/running.py",
         "        except (Forbidden, Interrupted):\n",
@@ -177,7 +177,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_POISON}::test_an_orphan_that_can_not_be_deleted_is_left_out_and_told_until_it_is_mended",
     ),
     broken(
-        47,
+        58,
         "a right that is missing is a matter of one pod",
         "pool/passes/running.py",
         "        except (Forbidden, Interrupted):\n            raise\n",
@@ -193,7 +193,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "tests/unit/test_config.py::test_a_master_key_is_long_enough",
     ),
     broken(
-        48,
+        59,
         "the data directory stays as open as it was",
         "pool/embedded/datadir.py",
         "        make_private(self.root)\n",
@@ -201,7 +201,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_SUPERVISOR}::test_the_data_directory_is_its_owners_alone_whatever_it_was",
     ),
     broken(
-        48,
+        59,
         "what is made after the start has the modes of the caller",
         "pool/embedded/supervisor.py",
         "os.umask(PRIVATE_UMASK)",
@@ -209,7 +209,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_SUPERVISOR}::test_the_data_directory_is_its_owners_alone_whatever_it_was",
     ),
     broken(
-        48,
+        59,
         "a directory of all users is taken from them",
         "pool/embedded/privacy.py",
         "    if root.stat().st_mode & stat.S_ISVTX:",
@@ -217,7 +217,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_SUPERVISOR}::test_a_directory_of_all_users_is_no_data_directory",
     ),
     broken(
-        48,
+        59,
         "a key file that others can read stays so",
         "pool/config/effective.py",
         "        _make_private(path)\n",
@@ -225,7 +225,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "tests/unit/test_config_effective.py::test_a_key_file_that_others_could_read_is_made_private",
     ),
     broken(
-        49,
+        60,
         "an emptyDir has no size",
         "pool/drivers/kubernetes/manifests.py",
         '    if "emptyDir" not in volume:\n',
@@ -233,7 +233,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_MANIFESTS}::test_no_worker_can_fill_its_nodes_disk",
     ),
     broken(
-        49,
+        60,
         "a worker has all of its node's disk",
         "pool/drivers/kubernetes/manifests.py",
         '        "ephemeral-storage": f"{profile.ephemeral_storage_mib}Mi",\n',
@@ -241,7 +241,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_MANIFESTS}::test_no_worker_can_fill_its_nodes_disk",
     ),
     broken(
-        50,
+        61,
         "the image lacks a package that its own packages import",
         "requirements.lock",
         "    #   hatchling\n    #   kombu\n    #   matplotlib\n",
@@ -249,7 +249,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "tests/chart/test_image.py::test_every_module_can_be_imported_with_the_packages_of_the_image_alone",
     ),
     broken(
-        50,
+        61,
         "workers may take the control plane's place",
         "charts/warmpool/templates/_pod.tpl",
         'default (include "warmpool.controlPriorityClass" $root) $own.priorityClassName',
@@ -257,7 +257,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_OBJECTS}::test_the_control_plane_is_above_workers_and_they_are_above_placeholders",
     ),
     broken(
-        50,
+        61,
         "the bundled servers may be preempted by workers",
         "charts/warmpool/templates/_bundled.tpl",
         'with include "warmpool.controlPriorityClass" .root',
@@ -265,7 +265,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_OBJECTS}::test_the_control_plane_is_above_workers_and_they_are_above_placeholders",
     ),
     broken(
-        50,
+        61,
         "a class that is above workers may be below them",
         "charts/warmpool/templates/check-values.yaml",
         "(le (int64 .controlPlane.value) (int64 .worker.value))",
@@ -273,7 +273,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "tests/chart/test_values.py::test_values_that_contradict_each_other_are_told_all_at_once_by_name",
     ),
     broken(
-        50,
+        61,
         "the bundled Redis grows until it is killed",
         "charts/warmpool/templates/redis.yaml",
         '--maxmemory, {{ include "warmpool.redisMaxmemory" . }}, ',

@@ -12,7 +12,7 @@ from pool import signing
 from pool.client.credentials import KEY_VARIABLE, LEARN_EVERY_S, Signer, key_source
 from pool.client.messages import Message
 from pool.errors import InvalidInput
-from pool.signing import HEADER, VALID_S, Asked, OrgKey, Proof, Trouble, trouble_with
+from pool.signing import HEADER, VALID_S, Asked, InternalTasks, OrgKey, Proof, Trouble, trouble_with
 
 MASTER = b"m" * 32
 KEY = signing.org_key(MASTER, "acme", 1)
@@ -189,3 +189,22 @@ def test_a_given_key_comes_before_the_environments(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv(KEY_VARIABLE, "nonsense")
     with pytest.raises(InvalidInput, match="org_key"):
         key_source(None)
+
+
+def test_internal_task_is_accepted_only_as_the_control_plane_signed_it() -> None:
+    internal = InternalTasks.of([b"m" * 32])
+    task = Asked(task="pool.retire", task_id="t", address="", args=(), kwargs={"worker_id": "w"})
+    signature = internal.sign(task)
+    assert internal.accepts(signature, task)
+    for change in ({"task": "pool.spawn"}, {"task_id": "u"}, {"args": [1]}, {"kwargs": {"worker_id": "x"}}):
+        assert not internal.accepts(signature, replace(task, **change))
+    for header in (None, "", 5, [], "ä", signature[:-1], signature.upper()):
+        assert not internal.accepts(header, task)
+
+
+def test_internal_task_is_accepted_while_the_master_key_changes() -> None:
+    old, new = InternalTasks.of([b"o" * 32, b"n" * 32]), InternalTasks.of([b"n" * 32, b"o" * 32])
+    task = Asked(task="pool.reap", task_id="t", address="", args=(), kwargs={})
+    assert new.accepts(old.sign(task), task)
+    assert old.accepts(new.sign(task), task)
+    assert not InternalTasks.of([b"x" * 32]).accepts(new.sign(task), task)

@@ -1,0 +1,121 @@
+"""Taking messages from a real broker: in turn, in bounds, and never a part of what the broker refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from redis.exceptions import RedisError
+
+from tasks.mailbox import LEAST_SHARE, MOST_BYTES, Mailbox
+from tasks.wire import ReplyTooLarge, Wire
+from tests.support.redis_server import RedisServer
+
+LIMIT = 100_000
+MOST = 100
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with RedisServer() as made:
+        yield made
+
+
+@pytest.fixture
+def raw(server: RedisServer) -> Iterator[Any]:
+    with redis.Redis.from_url(server.url) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def mailbox(server: RedisServer) -> Iterator[Mailbox]:
+    made = Mailbox(server.url, app=None, limit_bytes=LIMIT)
+    yield made
+    made.close()
+
+
+def everything(mailbox: Mailbox, queues: list[str], turns: int) -> list[list[bytes]]:
+    return [mailbox.take(MOST, queues).messages for _ in range(turns)]
+
+
+def test_messages_come_in_their_order_and_with_the_brokers_time(raw: Any, mailbox: Mailbox) -> None:
+    for n in range(3):
+        raw.lpush("acquire", f"m{n}")
+    came = mailbox.take(MOST)
+    assert came.messages == [b"m0", b"m1", b"m2"]
+    assert abs(came.now_s - raw.time()[0]) < 60
+
+
+def test_flooded_queue_leaves_its_turn_to_the_others(raw: Any, mailbox: Mailbox) -> None:
+    queues = [f"acquire.org-{n}." for n in range(50)]
+    raw.lpush(queues[0], *range(10_000))
+    raw.lpush(queues[30], "other")
+    first = mailbox.take(MOST, queues)
+    assert first.messages.count(b"other") == 1
+    assert len(first.messages) == LEAST_SHARE + 1
+
+
+def test_more_queues_than_are_looked_at_together_are_all_read(raw: Any, mailbox: Mailbox) -> None:
+    queues = [f"acquire.org-{n}." for n in range(1000)]
+    raw.lpush(queues[0], *range(10_000))
+    raw.lpush(queues[999], "last")
+    assert any(b"last" in messages for messages in everything(mailbox, queues, 5))
+
+
+def test_messages_above_the_limit_never_leave_the_broker(raw: Any, mailbox: Mailbox) -> None:
+    raw.lpush("acquire", "x" * (LIMIT + 1), "good", "x" * LIMIT)
+    came = mailbox.take(MOST)
+    assert (came.messages, came.too_large) == ([b"good", b"x" * LIMIT], 1)
+    assert not raw.llen("acquire")
+
+
+def test_large_message_that_ends_a_wait_is_dropped_and_the_next_one_is_taken(
+    raw: Any, mailbox: Mailbox
+) -> None:
+    assert mailbox.take(MOST).messages == []
+    raw.lpush("acquire", "x" * 20_000_000)
+    came = mailbox.take(MOST)
+    assert (came.messages, came.too_large) == ([], 1)
+    raw.lpush("acquire", "good")
+    assert [b"good"] in everything(mailbox, ["acquire"], 3)
+
+
+def test_bytes_of_one_turn_are_bounded(raw: Any, mailbox: Mailbox) -> None:
+    raw.lpush("acquire", *["x" * LIMIT] * 80)
+    turns = everything(mailbox, ["acquire"], 4)
+    assert sum(map(len, turns)) == 80
+    assert max(sum(map(len, messages)) for messages in turns) <= MOST_BYTES + LIMIT
+
+
+def test_broker_that_refuses_writes_raises_and_the_connection_is_made_anew(
+    server: RedisServer, raw: Any
+) -> None:
+    wire = Wire(server.url)
+    try:
+        raw.config_set("maxmemory", 1)
+        with pytest.raises(RedisError):
+            wire.ask(("PING",), ("SET", "k", "v"))
+        raw.config_set("maxmemory", 0)
+        assert wire.ask(("SET", "k", "v"), ("GET", "k")) == [b"OK", b"v"]
+    finally:
+        raw.config_set("maxmemory", 0)
+        wire.close()
+
+
+def test_command_that_is_wrong_costs_the_others_nothing(server: RedisServer, raw: Any) -> None:
+    raw.set("text", "x")
+    wire = Wire(server.url)
+    assert wire.ask(("RPUSH", "text", "y"), ("GET", "text")) == [None, b"x"]
+    wire.close()
+
+
+def test_reply_above_the_limit_is_not_read_to_its_end(server: RedisServer, raw: Any) -> None:
+    raw.set("large", "x" * 1_000_000)
+    wire = Wire(server.url, limit_bytes=10_000)
+    with pytest.raises(ReplyTooLarge):
+        wire.ask(("GET", "large"))
+    assert wire.ask(("STRLEN", "large")) == [1_000_000]
+    wire.close()

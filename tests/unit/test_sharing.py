@@ -1,0 +1,103 @@
+"""Threads that orgs share: calls of one org that wait never hold up another's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from pool.clock import SystemClock
+from tasks.delaying import MOST, MOST_OF_AN_ORG, Delayed
+from tasks.mailbox import Taken
+from tasks.proving import Proven
+from tasks.sharing import SharedThreads
+from tests.unit.test_letters import envelope, letter_of
+
+WITHIN_S = 10.0
+
+
+class Gate:
+    """Calls that wait until the gate opens, and how many of them run."""
+
+    def __init__(self) -> None:
+        self.opened = threading.Event()
+        self.begun = threading.Semaphore(0)
+
+    def call(self) -> None:
+        self.begun.release()
+        self.opened.wait(WITHIN_S)
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    made = Gate()
+    yield made
+    made.opened.set()
+
+
+def test_org_whose_calls_wait_leaves_threads_to_another(gate: Gate) -> None:
+    threads = SharedThreads(8, most_in_hand=100)
+    for _ in range(40):
+        assert threads.submit("stuck", gate.call)
+    for _ in range(2):
+        assert gate.begun.acquire(timeout=WITHIN_S)
+    assert not gate.begun.acquire(timeout=0.05), "an org has more than a quarter of the threads"
+    served = threading.Event()
+    assert threads.submit("other", served.set)
+    assert served.wait(WITHIN_S)
+    gate.opened.set()
+    threads.shutdown()
+
+
+def test_org_has_a_bounded_number_of_calls_in_hand(gate: Gate) -> None:
+    threads = SharedThreads(4, most_in_hand=3)
+    assert [threads.submit("acme", gate.call) for _ in range(4)] == [True, True, True, False]
+    assert threads.submit("other", gate.call)
+    gate.opened.set()
+    threads.shutdown()
+
+
+def test_every_call_is_made_before_shutdown_ends(gate: Gate) -> None:
+    threads, made = SharedThreads(2, most_in_hand=1000), []
+    for n in range(50):
+        threads.submit(f"org-{n % 7}", lambda n=n: made.append(n))  # type: ignore[misc]
+    threads.submit("acme", lambda: 1 // 0)
+    threads.shutdown()
+    assert sorted(made) == list(range(50))
+
+
+class HandClock(SystemClock):
+    """A clock that a test moves."""
+
+    now_s = 100.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+def taken(org: str | None) -> Taken:
+    return Taken(letter=letter_of(envelope()), proven=Proven(org=org))  # type: ignore[arg-type]
+
+
+def test_delayed_call_is_due_at_its_time_and_leaves() -> None:
+    clock = HandClock()
+    delayed = Delayed(clock)
+    late, soon = taken("acme"), taken("acme")
+    assert delayed.add(late, 30)
+    assert delayed.add(soon, 5)
+    assert delayed.due() == []
+    clock.now_s += 5
+    assert delayed.due() == [soon]
+    assert delayed.everything() == [late]
+    assert delayed.everything() == []
+
+
+def test_delayed_calls_are_bounded_by_org_and_in_all() -> None:
+    delayed = Delayed(HandClock())
+    assert all(delayed.add(taken("acme"), 5) for _ in range(MOST_OF_AN_ORG))
+    assert not delayed.add(taken("acme"), 5)
+    assert delayed.add(taken("other"), 5)
+    assert sum(delayed.add(taken(None), 5) for _ in range(2 * MOST)) == MOST - MOST_OF_AN_ORG - 1
+    delayed.everything()
+    assert delayed.add(taken("acme"), 5)
