@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from pool.drivers.kubernetes.inspecting import Inspector
 
 _REDIS_TIMEOUT_S = 2.0
+# The part of a call's time that a thread which serves callers waits for a lock.
+LOCK_PART = 5
 _FORBIDDEN = 403
 
 
@@ -91,7 +93,7 @@ def build(
         raise ConfigInvalid(problems)
     clock, ids = SystemClock(), RandomIds()
     who = f"{role}@{socket.gethostname()}:{os.getpid()}"
-    store = open_store(settings, connections=threads + 5)
+    store = open_store(settings, connections=threads + 5, lock_timeout_s=_lock_timeout_s(settings, role))
     migrations.assert_current(store)
     redis = open_redis(settings)
     metrics = Metrics(role=role, driver=settings.pool.driver, profiles=settings.profiles)
@@ -112,11 +114,19 @@ def build(
     )
 
 
-def open_store(settings: Settings, *, connections: int = 5) -> Store:
+def open_store(settings: Settings, *, connections: int = 5, lock_timeout_s: float | None = None) -> Store:
     """The store alone, for commands that only look."""
     return connect(
-        config.database_url(settings), call_timeout_s=settings.pool.call_timeout_s, connections=connections
+        config.database_url(settings),
+        call_timeout_s=settings.pool.call_timeout_s,
+        lock_timeout_s=lock_timeout_s,
+        connections=connections,
     )
+
+
+def _lock_timeout_s(settings: Settings, role: str) -> float | None:
+    """Callers of all orgs share the threads of an acquire worker: none of them waits long for a row that another transaction holds."""
+    return settings.pool.call_timeout_s / LOCK_PART if role == "acquire" else None
 
 
 def open_redis(settings: Settings) -> Redis:

@@ -99,15 +99,21 @@ def ping(store: Store) -> str:
 
 
 def connect(
-    url: str, *, call_timeout_s: int = 10, connections: int = 20, idle_s: float = IDLE_IN_TRANSACTION_S
+    url: str,
+    *,
+    call_timeout_s: int = 10,
+    lock_timeout_s: float | None = None,
+    connections: int = 20,
+    idle_s: float = IDLE_IN_TRANSACTION_S,
 ) -> Store:
-    """A store on this database. Opens no connection yet. A transaction that stands still for `idle_s` is ended by the server."""
+    """A store on this database. Opens no connection yet. A statement waits for a lock no longer than `lock_timeout_s`, by default as long as a call
+    may take. A transaction that stands still for `idle_s` is ended by the server."""
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
         if parsed.database:
             Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
         return Store(_sqlite(url, call_timeout_s, connections))
-    return Store(_postgres(url, call_timeout_s, connections, idle_s))
+    return Store(_postgres(url, call_timeout_s, lock_timeout_s or call_timeout_s, connections, idle_s))
 
 
 def lock_profile_shared(tx: Tx, profile: str) -> None:
@@ -141,7 +147,9 @@ def lock_reconcile(tx: Tx, profile: str) -> None:
         tx.execute(_LOCK_RECONCILE, {"k": profile})
 
 
-def _postgres(url: str, call_timeout_s: int, connections: int, idle_s: float) -> Engine:
+def _postgres(
+    url: str, call_timeout_s: int, lock_timeout_s: float, connections: int, idle_s: float
+) -> Engine:
     # No transaction of ours spans a call to anything else, so one that is idle belongs to a process that has stopped moving; what it
     # holds is wanted by others. The server ends it long before a lock of theirs gives up.
     ms = call_timeout_s * 1000
@@ -153,7 +161,7 @@ def _postgres(url: str, call_timeout_s: int, connections: int, idle_s: float) ->
         pool_recycle=1800,
         connect_args={
             "connect_timeout": max(2, call_timeout_s // 2),
-            "options": f"-c statement_timeout={ms} -c lock_timeout={ms} -c idle_in_transaction_session_timeout={int(idle_s * 1000)}",
+            "options": f"-c statement_timeout={ms} -c lock_timeout={int(lock_timeout_s * 1000)} -c idle_in_transaction_session_timeout={int(idle_s * 1000)}",
             "application_name": "warmpool",
             "tcp_user_timeout": ms,
         },

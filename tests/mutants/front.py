@@ -196,4 +196,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "",
         "tests/faults/test_write_refusing_redis.py::test_redis_that_refuses_writes_is_an_outage",
     ),
+    broken(
+        40,
+        "calls of one org wait for a lock as long as a call may take",
+        "pool/wiring.py",
+        "    return settings.pool.call_timeout_s / LOCK_PART if",
+        "    return settings.pool.call_timeout_s if",
+        "tests/integration/test_lock_waits.py::test_threads_that_orgs_share_wait_for_a_lock_for_a_part_of_their_time",
+    ),
 )
