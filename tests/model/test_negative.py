@@ -112,7 +112,7 @@ MEETINGS: dict[str, tuple[Break, str]] = {
     "epoch check": (epoch, "claim and release of a parked one / reap"),
     "expiry in the UPDATE": (expiry_in_the_update, "renew / expiry"),
     "silence in the transaction": (silence_in_the_transaction, "activate / sweep of the silent"),
-    "floor in the transaction": (floor_in_the_transaction, "two reaps at a floor of one"),
+    "floor in the transaction": (floor_in_the_transaction, "reap / a waiter needs room at a floor of one"),
 }
 
 

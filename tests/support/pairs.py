@@ -238,6 +238,18 @@ def floor_of_one(life: Life) -> None:
     life.world.pass_time(100)
 
 
+def floor_of_one_at_the_cap(life: Life) -> None:
+    """The one that was parked first ends last, so that a reap and whoever makes room choose differently."""
+    life.world.profile(warm_target=0)
+    life.world.org("acme", hot_idle_floor=1)
+    life.world.warm(2)
+    for granted in [life.world.granted("acme", ttl_s=ttl_s) for ttl_s in (90, 50)]:
+        life.world.release(granted.claim_id)
+    life.world.configure(max_workers=2)
+    life.world.waits("bolt", wait_s=3600)
+    life.world.pass_time(100)
+
+
 def reserved(life: Life) -> None:
     life.world.profile(warm_target=0, activation_path="/configure")
     life.world.org("acme")
@@ -332,6 +344,9 @@ _pair("claim and release of a parked one / reap", parked_too_long)(
 _pair("spawn / sweep of orphans", short_of_one)(lambda _life: (refill_and_spawn, part(sweep_orphans, "run")))
 _pair("two reaps at a floor of one", floor_of_one)(
     lambda _life: (part(reap, "_parked_past_end"), part(reap, "_parked_past_end"))
+)
+_pair("reap / a waiter needs room at a floor of one", floor_of_one_at_the_cap)(
+    lambda _life: (part(reap, "_parked_past_end"), refill)
 )
 _pair("claim / two parked at a floor of one", floor_of_one, may_miss=True)(
     lambda _life: (acquire("acme"), part(reap, "_parked_past_end"))
