@@ -93,13 +93,13 @@ class WarmpoolApp(Celery):
 
     @cached_property
     def beat_metrics(self) -> Metrics:
-        """Beat's own: it opens no database."""
+        """Of a process that opens no database: beat, Flower."""
         return Metrics(role="beat", driver=self.settings.pool.driver)
 
     @property
     def own_metrics(self) -> Metrics:
         """What this process counts of itself."""
-        return self.beat_metrics if "beat_metrics" in self.__dict__ else self.deps.metrics
+        return self.deps.metrics if "deps" in self.__dict__ else self.beat_metrics
 
     def serve_metrics(self, metrics: Metrics) -> None:
         """Serve this process's metrics, if there is a port for them."""
@@ -115,7 +115,7 @@ class WarmpoolApp(Celery):
     @cached_property
     def dropped(self) -> Dropped:
         """Messages that this process has dropped."""
-        return Dropped(self.deps.metrics, SystemClock())
+        return Dropped(self.own_metrics, SystemClock())
 
     @cached_property
     def delivered(self) -> Gathering:
