@@ -16,7 +16,6 @@ class SharedThreads:
     def __init__(self, threads: int, *, most_in_hand: int) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="at-length")
         self._free = threads
-        self._each = max(1, threads // 4)
         self._most_in_hand = most_in_hand
         self._waiting: dict[str, deque[Callable[[], Any]]] = {}
         self._running: Counter[str] = Counter()
@@ -39,9 +38,7 @@ class SharedThreads:
 
     def _start(self) -> None:
         for org in list(self._waiting):
-            while (
-                self._free and self._running.get(org, 0) < self._each and (waiting := self._waiting.get(org))
-            ):
+            while self._has_room(org) and (waiting := self._waiting.get(org)):
                 call = waiting.popleft()
                 self._free -= 1
                 self._running[org] += 1
@@ -49,6 +46,11 @@ class SharedThreads:
                 if waiting:
                     self._waiting[org] = waiting  # behind the others
                 self._threads.submit(self._run, org, call)
+
+    def _has_room(self, org: str) -> bool:
+        """An org has at most half of the threads that the others leave, so that there is always one for the next org."""
+        running = self._running.get(org, 0)
+        return self._free > 0 and running < max(1, (self._free + running) // 2)
 
     def _run(self, org: str, call: Callable[[], Any]) -> None:
         try:

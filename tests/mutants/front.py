@@ -128,8 +128,8 @@ MUTANTS: tuple[Mutant, ...] = (
         40,
         "one org takes all the threads",
         "tasks/sharing.py",
-        "        self._each = max(1, threads // 4)",
-        "        self._each = threads",
+        "running < max(1, (self._free + running) // 2)",
+        "running < 1000",
         f"{_SHARING}::test_org_whose_calls_wait_leaves_threads_to_another",
     ),
     broken(

@@ -40,9 +40,11 @@ def test_org_whose_calls_wait_leaves_threads_to_another(gate: Gate) -> None:
     threads = SharedThreads(8, most_in_hand=100)
     for _ in range(40):
         assert threads.submit("stuck", gate.call)
-    for _ in range(2):
+    for _ in range(4):
         assert gate.begun.acquire(timeout=WITHIN_S)
-    assert not gate.begun.acquire(timeout=0.05), "an org has more than a quarter of the threads"
+    assert not gate.begun.acquire(timeout=0.05), "an org has more than half of the threads"
+    for _ in range(40):
+        assert threads.submit("stuck too", gate.call)
     served = threading.Event()
     assert threads.submit("other", served.set)
     assert served.wait(WITHIN_S)
