@@ -50,6 +50,8 @@ return {#KEYS, dropped, found}
 """
 NOT_ASKED = Proven()
 _UNACKED, _UNACKED_INDEX = "unacked", "unacked_index"
+# Stores an answer and tells who waits for it, unless there is one already.
+_SPARE = "if redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2], 'NX') then redis.call('PUBLISH', KEYS[1], ARGV[1]) end"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +207,7 @@ class Mailbox:
         text = self._meta(post, children=[], date_done=done)
         key = backend.get_key_for_task(post.taken.letter.task_id)
         if post.spare:
-            return [("SET", key, text, "EX", REPLY_KEPT_S, "NX")]
+            return [("EVAL", _SPARE, 1, key, text, REPLY_KEPT_S)]
         return [("SET", key, text, "EX", int(backend.expires)), ("PUBLISH", key, text)]
 
     def _meta(self, post: Post, **more: Any) -> str:

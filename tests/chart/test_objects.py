@@ -104,7 +104,7 @@ def test_each_component_gets_the_secrets_that_it_uses_and_no_other() -> None:
         **dict.fromkeys(("acquire", "fleet", "bind", "passes"), everything),
         "board": {"database-url", "board-password"},
         "exporter": {"broker-url", "database-url"},
-        "beat": {"broker-url"},
+        "beat": {"broker-url", "master-key"},
         "flower": {"flower-broker-url", "flower-basic-auth"},
         "migrate": {"database-url"},
         "test": {"producer-broker-url", "database-url", "master-key"},

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from celery import Celery
 
 from pool.ids import RandomIds
 from pool.profiles import revision
@@ -17,7 +16,7 @@ from pool.settings import Profile
 from pool.states import State
 from pool.store import orgs, workers
 from tests.support.opened_files import OpenedFiles
-from tests.support.system import System
+from tests.support.system import Insider, System
 from tests.support.waiting import eventually
 
 SPAWNS, THREADS = 30, 12
@@ -41,7 +40,7 @@ def test_slow_creates_run_in_parallel_and_never_exceed_the_configured_number(sys
     with system.store.write() as tx:
         orgs.take_slots(tx, SPAWNS, 0)
         workers.insert_slots(tx, profile, revision(profile), ids, By(who="test", why="test"))
-    app = Celery("test", broker=system.redis.url, set_as_current=False)
+    insider = Insider(system)
     with _held_up(system, ids) as pods, OpenedFiles(pods) as opened:
 
         def under_way() -> int:
@@ -49,15 +48,15 @@ def test_slow_creates_run_in_parallel_and_never_exceed_the_configured_number(sys
             return len([name for name in opened.names() if name.endswith(".lock")])
 
         for worker_id in ids:
-            app.send_task("pool.spawn", kwargs={"worker_id": worker_id}, queue="fleet", ignore_result=True)
+            insider.order("pool.spawn", worker_id=worker_id)
         eventually(lambda: under_way() >= THREADS, within_s=60, every_s=0.05)
         # A worker that answers calls which came after them has begun whatever it would begin.
         for _ in range(5):
-            assert app.control.ping(timeout=10, limit=1)
+            assert insider.app.control.ping(timeout=10, limit=1)
             assert under_way() == THREADS
         assert system.count(State.SPAWNING) == SPAWNS
     eventually(lambda: system.count(State.IDLE) == SPAWNS, within_s=120, every_s=0.2)
-    app.close()
+    insider.close()
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ from pool.store import connect, schema
 from tasks.mailbox import BLOCK_S
 from tasks.options import LANE
 from tests.support.postgres_server import PostgresServer
-from tests.support.system import EVERYTHING, ROOT, Load, Service, System
+from tests.support.system import EVERYTHING, ROOT, Insider, Load, Service, System
 from tests.support.waiting import eventually
 
 SETTINGS = {"pool": {"max_workers": 12, "hot_idle_ttl_s": 3}, "profiles": {"default": {"warm_target": 5}}}
@@ -83,17 +83,18 @@ def claims_of(system: System, org: str) -> int:
         return int(tx.execute(found).scalar_one())
 
 
-def a_pass_succeeds(system: System, service: Service) -> None:
+def a_pass_succeeds(system: System) -> None:
     """A reap that began after this call has ended well. It is asked for, rather than waited for."""
-    began, P = system.store.now(), schema.passes
+    began, P, insider = system.store.now(), schema.passes, Insider(system)
 
     def done() -> bool:
-        service.app.send_task("pool.reap", queue="passes", ignore_result=True)
+        insider.order("pool.reap")
         with system.store.read() as tx:
             reap = tx.execute(select(P).where(P.c.name == "reap")).one()
         return bool(began < reap.last_attempt_at <= reap.last_success_at)
 
     eventually(done, within_s=SOON_S, every_s=0.3)
+    insider.close()
 
 
 def redeliver(broker: redis.Redis) -> None:
@@ -220,7 +221,7 @@ def test_a_broker_that_crashes_under_load_is_found_again(system: System, service
             pool.cancel("redis-held", "none")
         system.redis.start()
         load.goes_on()
-        a_pass_succeeds(system, service)
+        a_pass_succeeds(system)
         assert not held.lost
         assert held.release() == "released"
     assert {name: part.pid for name, part in system.parts.items() if part.alive()} == pids
@@ -239,7 +240,7 @@ def test_a_database_that_crashes_under_load_is_found_again_and_ends_no_claim(
         # It was away for longer than any lease.
         eventually(lambda: clock_moved_on(system), within_s=SOON_S)
         load.goes_on()
-        a_pass_succeeds(system, service)
+        a_pass_succeeds(system)
         assert system.live_claims(org="postgres-held") == [held.claim_id]
         assert not held.lost
         assert held.release() == "released"
@@ -259,9 +260,9 @@ def test_no_lease_ends_while_nobody_can_renew(system: System, service: Service) 
         held = pool.acquire("patient", wait_s=30, lease_s=5)
         with system["acquire"].frozen():
             system.shift_clock(LONG_S)
-            a_pass_succeeds(system, service)
+            a_pass_succeeds(system)
             assert system.live_claims(org="patient") == [held.claim_id]
-        a_pass_succeeds(system, service)
+        a_pass_succeeds(system)
         assert system.live_claims(org="patient") == [held.claim_id]
         assert held.release() == "released"
 

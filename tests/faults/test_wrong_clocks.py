@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 import redis
-from celery import Celery
 
 from pool.passes import PASSES
 from pool.store import now, passes
 from tasks.ticks import HEADER
 from tests.support.clock_skew import skewed
-from tests.support.system import EVERYTHING, System
+from tests.support.system import EVERYTHING, Insider, System
 from tests.support.waiting import eventually
 
 # Each start of a process counts, on a machine that may be busy.
@@ -88,15 +87,15 @@ def test_a_replica_whose_clock_is_wrong_by_minutes_darkens_nothing(system: Syste
 
 def test_ticks_that_lay_in_the_queue_are_not_run(system: System) -> None:
     """As after an outage: they were sent long ago by the broker's clock, whatever anybody else's says."""
-    app = Celery("test", broker=system.redis.url, set_as_current=False)
+    insider = Insider(system)
     client = redis.Redis.from_url(system.redis.url)
     seconds, _ = client.time()
     for _ in range(50):
-        app.send_task("pool.reap", queue="passes", headers={HEADER: float(seconds) - 60})
+        insider.order("pool.reap", headers={HEADER: float(seconds) - 60})
     system.run("passes")
     seconds, _ = client.time()
-    app.send_task("pool.guard_disruption", queue="passes", headers={HEADER: float(seconds)})
-    app.close()
+    insider.order("pool.guard_disruption", headers={HEADER: float(seconds)})
+    insider.close()
     eventually(lambda: _successes(system)["guard_disruption"] is not None, within_s=30)
     eventually(lambda: client.llen("passes") == 0, within_s=30)
     eventually(lambda: system["passes"].log().count("tick_expired") == 50, within_s=30)

@@ -21,6 +21,7 @@ from pool.ids import RequestPk, WorkerId
 from pool.metrics import Metrics
 from pool.passes import fallback
 from pool.records import ReplyTo
+from pool.signing import InternalTasks
 from pool.states import State
 from pool.store import Store, deeds, now, passes, schema
 from pool.store.sql import plus
@@ -389,7 +390,11 @@ def broker(redis_server: RedisServer, background: Background) -> Iterator[Any]:
         set_as_current=False,
     )
     made = CeleryBroker(
-        app, some_settings(broker_url=redis_server.url), background.timers, background.threads
+        app,
+        some_settings(broker_url=redis_server.url),
+        background.timers,
+        background.threads,
+        InternalTasks.of([b"m" * 32]).sign,
     )
     yield made
     made.close()

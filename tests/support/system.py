@@ -19,15 +19,20 @@ from celery import Celery
 from celery.result import AsyncResult
 from sqlalchemy import func, select, update
 
+from pool import config
 from pool.client import Pool, Worker
 from pool.clock import SystemClock
 from pool.drivers.local.driver import LocalDriver
 from pool.embedded.components import READY_FILE_VARIABLE
 from pool.embedded.ports import free_port
 from pool.errors import PoolError
+from pool.ids import new_task_id
+from pool.settings import PoolSettings, Settings
+from pool.signing import INTERNAL_HEADER, Asked
 from pool.states import State
 from pool.store import Store, connect, journal, orgs, schema
 from pool.store.journal import Entry
+from tasks.options import ROUTES
 from tests.support.clock_skew import skewed
 from tests.support.leftovers import processes_about
 from tests.support.redis_server import RedisServer
@@ -315,6 +320,24 @@ class Service:
 
     def close(self) -> None:
         self.app.close()
+
+
+class Insider(Service):
+    """Somebody who has the master key, and so sends the pool's own tasks."""
+
+    def __init__(self, system: System) -> None:
+        super().__init__(system.redis.url)
+        own = Settings(pool=PoolSettings(data_dir=str(system.folder)))
+        self._signs = config.keyring(own).internal_tasks()
+
+    def order(self, task: str, /, headers: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
+        """Have a task of the pool's own run."""
+        task_id = new_task_id()
+        asked = Asked(task=task, task_id=task_id, address="", args=(), kwargs=kwargs)
+        signed = {**(headers or {}), INTERNAL_HEADER: self._signs.sign(asked)}
+        self.app.send_task(
+            task, kwargs=kwargs, task_id=task_id, queue=ROUTES[task], headers=signed, ignore_result=True
+        )
 
 
 class Load:
