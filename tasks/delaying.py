@@ -11,6 +11,7 @@ from pool.clock import Clock
 from tasks.mailbox import Taken
 
 MOST_S = 60
+MOST_DELAYED_BYTES = 16_000
 MOST_OF_AN_ORG = 100
 MOST = 1000
 

@@ -27,12 +27,12 @@ from pool.errors import BrokenPromise, InvalidInput, Transient
 from pool.records import ReplyTo
 from pool.states import Reason
 from pool.store.line import Line
-from tasks.calls import Call, carried_out, parsed, patiently, told
-from tasks.delaying import MOST_S, Delayed
+from tasks.calls import Call, Canary, carried_out, parsed, patiently, told
+from tasks.delaying import MOST_DELAYED_BYTES, MOST_S, Delayed
 from tasks.desk import Desk
-from tasks.letters import Letter, Unread, Unreadable, read
+from tasks.letters import Unread, Unreadable, read
 from tasks.mailbox import Failure, Mailbox, Post, Taken
-from tasks.proving import ForeignOrg, Proven, Unproven
+from tasks.proving import ForeignOrg, Unproven
 from tasks.replies import Answered
 from tasks.sharing import SharedThreads
 
@@ -46,6 +46,7 @@ MOST_AT_ONCE = 100
 # more than its part of them: its further calls are answered as during an outage, so that its callers ask again later.
 MOST_OPEN = 10_000
 MOST_OPEN_OF_AN_ORG = 1000
+MOST_OPEN_BYTES_OF_AN_ORG = 8_000_000
 # A turn takes a moment, and with the database away as long as a call to it may; a lane without one for this long is stuck.
 STUCK_S = 60.0
 _JOIN_S = 30.0
@@ -61,7 +62,9 @@ class Lane:
         self._limit_bytes = app.settings.pool.message_limit_bytes
         self._mailbox = Mailbox(config.broker_url(app.settings), app=app, limit_bytes=self._limit_bytes)
         self._line = Line(app.deps.store) if app.deps.store.is_postgres else None
-        self._threads = SharedThreads(app.threads, most_in_hand=MOST_OPEN_OF_AN_ORG)
+        self._threads = SharedThreads(
+            app.threads, most_in_hand=MOST_OPEN_OF_AN_ORG, most_bytes=MOST_OPEN_BYTES_OF_AN_ORG
+        )
         self._aside = ThreadPoolExecutor(2, thread_name_prefix="aside")
         self._desk = Desk(app, self._aside)
         self._delayed = Delayed(app.deps.clock)
@@ -69,8 +72,8 @@ class Lane:
         self._open = 0
         self._fewer = threading.Condition()
         self._unposted: list[Post] = []
-        self._unkept: list[tuple[Letter, Proven]] = []
-        self._suspects: list[tuple[Letter, Proven]] = []
+        self._unkept: list[Taken] = []
+        self._suspects: list[Taken] = []
         self._turned_at = self._deps.clock.monotonic()
         self._thread = app.watched.make("lane", self._run, stop=app.stopping)
 
@@ -105,10 +108,9 @@ class Lane:
                 self._one_by_one()
                 self._deps.clock.wait(self._app.stopping, next(pauses))
         with contextlib.suppress(RedisError, OSError):
-            back = [Taken(letter=letter) for letter, _ in (*self._unkept, *self._suspects)]
-            back += self._delayed.everything()
-            if back:
+            if back := [*self._unkept, *self._suspects, *self._delayed.everything()]:
                 self._mailbox.hand_back(back)
+        with contextlib.suppress(RedisError, OSError):
             self._post([])
 
     def _one_by_one(self) -> None:
@@ -129,7 +131,7 @@ class Lane:
             self._take()
         posts: list[Post] = []
         fresh = self._in_time(self._kept(posts), posts) if self._unkept else []
-        fresh += self._delayed.due()
+        fresh += self._in_time(self._delayed.due(), posts)
         if fresh or posts:
             self._serve(fresh, posts)
         self._app.dropped.flush()
@@ -162,21 +164,20 @@ class Lane:
             return self._desk.refused(Taken(letter=letter), proven)
         if letter.refusal:
             return [_invalid(Taken(letter=letter, proven=proven), letter.refusal)]
-        self._unkept.append((letter, proven))
+        self._unkept.append(self._mailbox.tagged(letter, proven))
         return []
 
     def _kept(self, posts: list[Post]) -> list[Taken]:
         """Those that may be served. If the broker can not be asked whether one of them was served before, they are asked for again in a later
         turn; with requests that are not signed there is nothing to ask."""
-        letters = self._unkept
+        said: dict[str, str] = {}
         try:
-            taken, said = self._mailbox.keep(letters, self._now_s)
+            said = self._mailbox.keep(self._unkept)
         except (RedisError, OSError) as exc:
             if self._app.prover.is_on:
                 raise
-            log.warning("letters_not_kept", count=len(letters), cause=str(exc))
-            taken, said = [Taken(letter=letter) for letter, _ in letters], {}
-        self._unkept = []
+            log.warning("letters_not_kept", count=len(self._unkept), cause=str(exc))
+        taken, self._unkept = self._unkept, []
         fresh, refused = self._desk.unspent(taken, said)
         posts += refused
         return fresh
@@ -199,6 +200,8 @@ class Lane:
 
     def _delay(self, taken: Taken, delay_s: float) -> str:
         """Keep it until its time; why not, if it cannot be kept."""
+        if len(taken.letter.raw) > MOST_DELAYED_BYTES:
+            return f"eta: a message of more than {MOST_DELAYED_BYTES} bytes is not kept; send the task when it is due"
         if delay_s > MOST_S:
             return (
                 f"eta: {delay_s:.0f} s ahead is above the maximum of {MOST_S}; send the task when it is due"
@@ -271,7 +274,11 @@ class Lane:
         """Have the threads carry it out; False if its org has as many calls in hand as it may have."""
         with self._fewer:
             self._open += 1
-        if self._threads.submit(_whose(taken, call), partial(self._carry_out, taken, call)):
+        carry_out = partial(self._carry_out, taken, call)
+        if isinstance(call, Canary):
+            self._aside.submit(carry_out)
+            return True
+        if self._threads.submit(_whose(taken, call), carry_out, len(taken.letter.raw)):
             return True
         self._closed_one()
         return False

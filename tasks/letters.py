@@ -254,8 +254,8 @@ def _known(headers: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("argsrepr", "kwargsrepr"):
         known[name] = cleaned(headers.get(name), _MOST_SHOWN)
     for name in (HEADER, INTERNAL_HEADER):
-        if name in headers:
-            known[name] = headers[name]
+        if headers.get(name) is not None:
+            known[name] = cleaned(headers[name], 2 * MOST_TEXT)
     return known
 
 

@@ -39,8 +39,8 @@ _TAKE = """
 local room, share, bytes, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local found, dropped = {}, 0
 for place, queue in ipairs(KEYS) do
-  for _ = 1, share do
-    if #found >= room or bytes <= 0 then return {place, dropped, found} end
+  for turn = 1, share do
+    if #found >= room or bytes <= 0 then return {turn == 1 and place - 1 or place, dropped, found} end
     local message = redis.call('RPOP', queue)
     if not message then break end
     if #message > limit then dropped = dropped + 1 else found[#found + 1] = message; bytes = bytes - #message end
@@ -48,8 +48,19 @@ for place, queue in ipairs(KEYS) do
 end
 return {#KEYS, dropped, found}
 """
+# Answers on a reply list that are not read; older ones give way.
+MOST_UNREAD = 10_000
 NOT_ASKED = Proven()
 _UNACKED, _UNACKED_INDEX = "unacked", "unacked_index"
+# Keeps messages where kombu keeps what is unacknowledged, by the broker's own time.
+_KEEP = """
+local time = redis.call('TIME')
+local now = time[1] + time[2] / 1000000
+for n = 1, #ARGV, 2 do
+  redis.call('ZADD', KEYS[1], now, ARGV[n])
+  redis.call('HSET', KEYS[2], ARGV[n], ARGV[n + 1])
+end
+"""
 # Stores an answer and tells who waits for it, unless there is one already.
 _SPARE = "if redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2], 'NX') then redis.call('PUBLISH', KEYS[1], ARGV[1]) end"
 
@@ -138,24 +149,22 @@ class Mailbox:
         self._found_empty = 0
         return Delivery(messages=[first[1]], now_s=_seconds(time))
 
-    def keep(
-        self, letters: Sequence[tuple[Letter, Proven]], now_s: float
-    ) -> tuple[list[Taken], dict[str, str]]:
-        """Make sure of those whose senders do not ask again, by the broker's time; and what the nonces of all say that have been spent."""
-        taken = [Taken(letter=x, proven=p, tag="" if x.asks_again else next(self._tags)) for x, p in letters]
+    def tagged(self, letter: Letter, proven: Proven) -> Taken:
+        """A letter in our hands, under a tag of its own if its sender does not ask again."""
+        return Taken(letter=letter, proven=proven, tag="" if letter.asks_again else next(self._tags))
+
+    def keep(self, taken: Sequence[Taken]) -> dict[str, str]:
+        """Make sure of those whose senders do not ask again, by the broker's time; what the nonces of all say that have been spent."""
         commands: list[tuple[Any, ...]] = []
         if kept := [t for t in taken if t.tag]:
-            messages = [(t.tag, t.letter.kept(t.tag, LANE)) for t in kept]
-            commands = [
-                ("ZADD", _UNACKED_INDEX, *(part for t in kept for part in (now_s, t.tag))),
-                ("HSET", _UNACKED, *(part for message in messages for part in message)),
-            ]
-        nonces = [p.nonce.key for _, p in letters if p.nonce is not None]
+            messages = (part for t in kept for part in (t.tag, t.letter.kept(t.tag, LANE)))
+            commands.append(("EVAL", _KEEP, 2, _UNACKED_INDEX, _UNACKED, *messages))
+        nonces = [t.proven.nonce.key for t in taken if t.proven.nonce is not None]
         if nonces:
             commands.append(("MGET", *nonces))
         found = self._outgoing.ask(*commands) if commands else []
         said = zip(nonces, found[-1] or (), strict=False) if nonces else ()
-        return taken, {nonce: word.decode() for nonce, word in said if word is not None}
+        return {nonce: word.decode() for nonce, word in said if word is not None}
 
     def hand_back(self, taken: Sequence[Taken]) -> None:
         """Not done here: the next to take from the queue does it."""
@@ -186,7 +195,11 @@ class Mailbox:
             ):  # an answer that is no JSON costs its own caller only
                 log.exception("answer_not_encoded", task=letter.task, task_id=letter.task_id)
         for address, texts in lists.items():
-            commands += [("RPUSH", address, *texts), ("EXPIRE", address, REPLY_KEPT_S)]
+            commands += [
+                ("RPUSH", address, *texts),
+                ("LTRIM", address, -MOST_UNREAD, -1),
+                ("EXPIRE", address, REPLY_KEPT_S),
+            ]
         # After the answers: a process that dies in between has them answered once more rather than not at all.
         for post in posts:
             if nonce := post.taken.proven.nonce:
@@ -194,7 +207,8 @@ class Mailbox:
                 commands.append(("SET", nonce.key, said, "EX", nonce.keep_s))
         commands += _acknowledgements([post.taken for post in posts])
         if commands:
-            self._outgoing.ask(*commands)
+            # Together or not at all: a broker that refuses the answers must not acknowledge the calls.
+            self._outgoing.ask(("MULTI",), *commands, ("EXEC",))
 
     def close(self) -> None:
         self._incoming.close()

@@ -36,6 +36,7 @@ class Tenants:
         self._names: tuple[OrgId, ...] = ()
         self._secrets: dict[tuple[str, int], list[str]] = {}
         self._turn = threading.Lock()
+        self._looked_at = -LOOK_AGAIN_S
 
     @property
     def names(self) -> tuple[OrgId, ...]:
@@ -81,7 +82,9 @@ class Tenants:
 
     def _honours(self, org: str, version: int) -> bool:
         known = self._versions.get(OrgId(org), _ONLY_THE_FIRST)
-        if version > known.newest and self.is_older_than(LOOK_AGAIN_S):
+        now = self._clock.monotonic()
+        if version > known.newest and now - self._looked_at > LOOK_AGAIN_S:
+            self._looked_at = now
             self.read()
             known = self._versions.get(OrgId(org), _ONLY_THE_FIRST)
         return known.honours(version)

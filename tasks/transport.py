@@ -3,6 +3,7 @@ broker that dies while acknowledgements are on their way."""
 
 from __future__ import annotations
 
+from queue import Empty
 from typing import Any
 
 from kombu.transport import redis
@@ -23,7 +24,10 @@ class PatientChannel(redis.Channel):
     def _brpop_read(self, **options: Any) -> Any:
         try:
             return super()._brpop_read(**options)  # type: ignore[misc]
-        except (ValueError, RecursionError) as exc:
+        except Exception as exc:
+            # Kombu's decoder raises whatever the message makes it raise.
+            if isinstance(exc, (Empty, *PatientTransport.connection_errors)):
+                raise
             _refused(exc)
             return True
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import structlog
 from kombu.transport import redis
 from kombu.transport.redis import Mutex, MutexHeld
 from kombu.utils.json import dumps
 
 from pool.clock import SystemClock
+
+log = structlog.get_logger(__name__)
 
 # Measured again this often, since the broker's clock may step, too.
 MEASURED_EVERY_S = 30.0
@@ -52,9 +55,24 @@ class BrokerTimeQoS(redis.QoS):
                     for tag in client.zrange(
                         self.unacked_index_key, ceiling, 0, desc=True, byscore=True, **window
                     ):
-                        self.restore_by_tag(tag, client)
+                        self._restored(tag, client)
             except MutexHeld:
                 pass
+
+    def _restored(self, tag: Any, client: Any) -> None:
+        """Restore one; one that cannot be read is dropped, and keeps no other from being restored."""
+        try:
+            self.restore_by_tag(tag, client)
+        except self.channel.connection_errors:
+            raise
+        except Exception as exc:  # noqa: BLE001 - whatever its frame makes the decoder raise
+            log.warning(
+                "unacknowledged_message_dropped",
+                tag=str(tag)[:80],
+                cause=f"{type(exc).__name__}: {exc}"[:200],
+            )
+            client.zrem(self.unacked_index_key, tag)
+            client.hdel(self.unacked_key, tag)
 
     def _now_s(self, client: Any) -> float:
         """The broker's time of day."""

@@ -74,13 +74,23 @@ def _answers(connection: Any, commands: tuple[tuple[Any, ...], ...]) -> list[Any
     found: list[Any] = []
     for command in commands:
         try:
-            found.append(connection.read_response())
+            found.append(_without_errors(command, connection.read_response()))
         except ResponseError as exc:
             if is_outage(exc):
                 raise
-            log.error("command_refused", command=command[0], key=str(command[1]), cause=str(exc))  # noqa: TRY400
+            log.error("command_refused", command=command[0], key=str(command[1:2]), cause=str(exc))  # noqa: TRY400
             found.append(None)
     return found
+
+
+def _without_errors(command: tuple[Any, ...], reply: Any) -> Any:
+    """What a transaction gave. A command of it that Redis refused gives None and is logged."""
+    if command[0] != "EXEC" or not isinstance(reply, list):
+        return reply
+    for each in reply:
+        if isinstance(each, ResponseError):
+            log.error("command_refused", command="EXEC", cause=str(each))
+    return [None if isinstance(each, ResponseError) else each for each in reply]
 
 
 def _bounded(limit_bytes: int) -> type[Any]:

@@ -7,7 +7,7 @@ from functools import partial
 
 from pool import answering, claiming, holding, planning, retiring
 from pool.after import After
-from pool.ids import OrgId, ProfileName, WorkerId
+from pool.ids import OrgId, ProfileName, RequestPk, WorkerId
 from pool.passes.running import Pass, Run
 from pool.periods import PERIODS_S
 from pool.records import Claim, Seen
@@ -19,15 +19,17 @@ from pool.store.suspects import Kind
 # An answer may be on its way from whoever decided it; a delete may be in a fleet worker's hands.
 ANSWER_GRACE_S = 3.0
 DELETE_GRACE_S = 15.0
+# Answers that may fail in one run before the others are left to the next.
+UNDELIVERED_PER_RUN = 3
 # So many of those next in turn are looked at for their key; only if one is unknown, more.
 LOOKED_AT = 20
 
 
 def run(run: Run) -> None:
     """Everything, with lease expiry: only ever called for a tick that came through beat and Redis."""
+    _send_canary(run)
     without_expiry(run)
     _expire_claims(run)
-    _send_canary(run)
 
 
 def without_expiry(run: Run) -> None:
@@ -40,9 +42,9 @@ def without_expiry(run: Run) -> None:
     _past_their_age(run)
     _of_unknown_keys(run)
     _overdue_waiters(run)
-    _unreplied(run)
     _unfinished_releases(run)
     _deletes_that_failed(run)
+    _unreplied(run)
 
 
 def _ahead_of_the_clock(run: Run) -> None:
@@ -132,8 +134,15 @@ def _overdue_waiters(run: Run) -> None:
 def _unreplied(run: Run) -> None:
     with run.deps.store.read() as tx:
         found = requests.unreplied(tx, older_than_s=ANSWER_GRACE_S, limit=run.limit + 1)
+    delivered: list[int] = []
+
+    def deliver(pk: RequestPk) -> None:
+        delivered.append(answering.deliver(run.deps, [pk]))
+
     for pk in run.bounded(found):
-        run.step("answer_delivered", pk, partial(answering.deliver, run.deps, [pk]))
+        run.step("answer_delivered", pk, partial(deliver, pk))
+        if delivered.count(0) >= UNDELIVERED_PER_RUN:
+            return  # the broker is away, and each try takes its time
 
 
 def _unfinished_releases(run: Run) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Select, select, update
 
-from pool.states import RequestState, State
+from pool.states import CLAIMED, RequestState, State
 from pool.store.engine import Tx
 from pool.store.schema import claims as C
 from pool.store.schema import requests as R
@@ -18,7 +18,6 @@ from pool.store.schema import workers as W
 from pool.store.sql import AHEAD_S, ahead, now, plus, word, words
 
 _UNCLAIMED = (State.SPAWNING, State.IDLE, State.HOT_IDLE, State.DRAINING)
-_BINDING = (State.RESERVED, State.ACTIVATING)
 
 
 def count_from_now(tx: Tx, *, limit: int) -> int:
@@ -44,7 +43,7 @@ def _states(tx: Tx, limit: int) -> int:
 
 
 def _heartbeats(tx: Tx, limit: int) -> int:
-    found = select(W.c.id, W.c.epoch).where(W.c.state.in_(words(_BINDING)), ahead(W.c.heartbeat_at))
+    found = select(W.c.id, W.c.epoch).where(W.c.state.in_(words(CLAIMED)), ahead(W.c.heartbeat_at))
     rows = _locked(tx, found.order_by(W.c.id), limit)
     for row in rows:
         tx.execute(update(W).where(W.c.id == row.id, W.c.epoch == row.epoch).values(heartbeat_at=now()))

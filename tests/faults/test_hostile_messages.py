@@ -117,6 +117,23 @@ def test_nesting_and_numbers_without_bound_end_no_process(
     assert _requests_of(system, "attacker") == 0
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"__type__": [], "__value__": 1}',
+        '{"__type__": "decimal", "__value__": "abc"}',
+        '{"__type__": "bytes", "__value__": 5}',
+    ],
+)
+def test_text_that_the_decoder_of_kombu_fails_on_ends_no_process(
+    system: System, keyless: Sender, honest: Sender, text: str
+) -> None:
+    for queue in QUEUES:
+        keyless.redis.lpush(queue, text)
+    drained(system)
+    assert honest.asked("pool.cancel", request_id="none") == {"outcome": "unknown_request"}
+
+
 def test_large_messages_take_no_more_memory_than_their_limit(
     system: System, keyless: Sender, honest: Sender
 ) -> None:

@@ -58,6 +58,22 @@ def test_flooded_queue_leaves_its_turn_to_the_others(raw: Any, mailbox: Mailbox)
     assert len(first.messages) == LEAST_SHARE + 1
 
 
+@pytest.mark.parametrize("count", [11, 22, 33, 50])
+def test_every_queue_has_its_turn_when_all_are_full(raw: Any, mailbox: Mailbox, count: int) -> None:
+    queues = [f"acquire.org-{n}." for n in range(count)]
+    for n, queue in enumerate(queues):
+        raw.lpush(queue, *[f"{n}"] * 500)
+    came = {message for messages in everything(mailbox, queues, 3 * count) for message in messages}
+    assert came == {f"{n}".encode() for n in range(count)}
+
+
+def test_queue_that_fills_each_turn_with_bytes_leaves_the_next_its_turn(raw: Any, mailbox: Mailbox) -> None:
+    queues = [f"acquire.org-{n}." for n in range(20)]
+    raw.lpush(queues[0], *["x" * LIMIT] * 200)
+    raw.lpush(queues[1], "next")
+    assert any(b"next" in messages for messages in everything(mailbox, queues, 45))
+
+
 def test_more_queues_than_are_looked_at_together_are_all_read(raw: Any, mailbox: Mailbox) -> None:
     queues = [f"acquire.org-{n}." for n in range(1000)]
     raw.lpush(queues[0], *range(10_000))
@@ -103,6 +119,21 @@ def test_broker_that_refuses_writes_raises_and_the_connection_is_made_anew(
     finally:
         raw.config_set("maxmemory", 0)
         wire.close()
+
+
+def test_broker_that_refuses_the_answer_does_not_acknowledge_the_call(server: RedisServer, raw: Any) -> None:
+    raw.zadd("index", {"tag": 1})
+    wire = Wire(server.url)
+    try:
+        raw.config_set("maxmemory", 1)
+        with pytest.raises(RedisError):
+            wire.ask(("MULTI",), ("RPUSH", "reply", "answer"), ("ZREM", "index", "tag"), ("EXEC",))
+    finally:
+        raw.config_set("maxmemory", 0)
+    assert raw.zscore("index", "tag") == 1
+    raw.set("text", "x")
+    assert wire.ask(("MULTI",), ("RPUSH", "text", "y"), ("GET", "text"), ("EXEC",))[-1] == [None, b"x"]
+    wire.close()
 
 
 def test_command_that_is_wrong_costs_the_others_nothing(server: RedisServer, raw: Any) -> None:

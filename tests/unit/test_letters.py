@@ -207,6 +207,8 @@ def test_text_of_a_stranger_is_cleaned() -> None:
     letter = letter_of(envelope(headers={**HEADERS, "origin": "a\x00\ud800\n" + "x" * 5000, "argsrepr": 7}))
     assert letter.headers["origin"] == "a???" + "x" * 252
     assert letter.headers["argsrepr"] == ""
+    typed = letter_of(with_header("warmpool_auth", {"__type__": [], "__value__": 1}))
+    assert typed.headers["warmpool_auth"] == ""
 
 
 JSON = st.recursive(

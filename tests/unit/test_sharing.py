@@ -15,6 +15,7 @@ from tasks.sharing import SharedThreads
 from tests.unit.test_letters import envelope, letter_of
 
 WITHIN_S = 10.0
+LARGE = 10**9
 
 
 class Gate:
@@ -37,7 +38,7 @@ def gate() -> Iterator[Gate]:
 
 
 def test_org_whose_calls_wait_leaves_threads_to_another(gate: Gate) -> None:
-    threads = SharedThreads(8, most_in_hand=100)
+    threads = SharedThreads(8, most_in_hand=100, most_bytes=LARGE)
     for _ in range(40):
         assert threads.submit("stuck", gate.call)
     for _ in range(4):
@@ -53,15 +54,24 @@ def test_org_whose_calls_wait_leaves_threads_to_another(gate: Gate) -> None:
 
 
 def test_org_has_a_bounded_number_of_calls_in_hand(gate: Gate) -> None:
-    threads = SharedThreads(4, most_in_hand=3)
+    threads = SharedThreads(4, most_in_hand=3, most_bytes=LARGE)
     assert [threads.submit("acme", gate.call) for _ in range(4)] == [True, True, True, False]
     assert threads.submit("other", gate.call)
     gate.opened.set()
     threads.shutdown()
 
 
+def test_org_has_a_bounded_number_of_bytes_in_hand(gate: Gate) -> None:
+    threads = SharedThreads(4, most_in_hand=100, most_bytes=1000)
+    assert [threads.submit("acme", gate.call, size) for size in (600, 600, 300)] == [True, False, True]
+    assert threads.submit("other", gate.call, 5000), "one call of any size"
+    gate.opened.set()
+    threads.shutdown()
+    assert not threads._bytes
+
+
 def test_every_call_is_made_before_shutdown_ends(gate: Gate) -> None:
-    threads, made = SharedThreads(2, most_in_hand=1000), []
+    threads, made = SharedThreads(2, most_in_hand=1000, most_bytes=LARGE), []
     for n in range(50):
         threads.submit(f"org-{n % 7}", lambda n=n: made.append(n))  # type: ignore[misc]
     threads.submit("acme", lambda: 1 // 0)
