@@ -49,7 +49,7 @@ _LIVED = (
   FROM lives""",
     """INSERT INTO claims (id, worker_id, org, profile, request_pk, epoch, source, lease_s, created_at, hot_at, lease_expires_at,
     ended_at, ended_why, counted)
-  SELECT c, w, org, :profile, r, 1, 'warm', 30, t, t, now() + interval '1 day', CASE WHEN state <> 'hot' THEN t END,
+  SELECT c, w, org, :profile, r, 1, 'warm', 86400, t, t, now() + interval '1 day', CASE WHEN state <> 'hot' THEN t END,
     CASE WHEN state <> 'hot' THEN 'released' END, false FROM lives""",
     """INSERT INTO requests (pk, org, request_id, profile, lease_s, wait_s, state, claim_id, created_at, deadline_at, decided_at,
     replied_at, replies)
