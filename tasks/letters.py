@@ -11,7 +11,7 @@ import binascii
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from math import isfinite
@@ -186,21 +186,7 @@ def _with_options(letter: Letter, headers: Mapping[str, Any], embedded: Mapping[
     for name, given, found in (("eta", eta, starts), ("expires", expires, ends)):
         if given and found is None:
             objection = objection or f"{name}: must be an ISO 8601 time, got {cleaned(str(given), 80)!r}"
-    return Letter(
-        raw=letter.raw,
-        task=letter.task,
-        task_id=letter.task_id,
-        args=letter.args,
-        kwargs=letter.kwargs,
-        address=letter.address,
-        wants_result=letter.wants_result,
-        headers=letter.headers,
-        body=letter.body,
-        is_base64=letter.is_base64,
-        eta=starts,
-        expires=ends,
-        objection=objection,
-    )
+    return replace(letter, eta=starts, expires=ends, objection=objection)
 
 
 def _ill_typed(headers: Mapping[str, Any]) -> str:

@@ -99,6 +99,13 @@ def test_large_message_that_ends_a_wait_is_dropped_and_the_next_one_is_taken(
     assert [b"good"] in everything(mailbox, ["acquire"], 3)
 
 
+def test_empty_queues_are_waited_for_and_not_polled(raw: Any, mailbox: Mailbox) -> None:
+    raw.config_resetstat()
+    everything(mailbox, ["acquire", "acquire.acme."], 3)
+    calls = {name: stats["calls"] for name, stats in raw.info("commandstats").items()}
+    assert (calls["cmdstat_eval"], calls["cmdstat_brpop"]) == (1, 2)
+
+
 def test_bytes_of_one_turn_are_bounded(raw: Any, mailbox: Mailbox) -> None:
     raw.lpush("acquire", *["x" * LIMIT] * 80)
     turns = everything(mailbox, ["acquire"], 4)

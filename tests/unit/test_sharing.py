@@ -12,6 +12,7 @@ from tasks.delaying import MOST, MOST_OF_AN_ORG, Delayed
 from tasks.mailbox import Taken
 from tasks.proving import Proven
 from tasks.sharing import SharedThreads
+from tests.support.waiting import eventually
 from tests.unit.test_letters import envelope, letter_of
 
 WITHIN_S = 10.0
@@ -68,6 +69,17 @@ def test_org_has_a_bounded_number_of_bytes_in_hand(gate: Gate) -> None:
     gate.opened.set()
     threads.shutdown()
     assert not threads._bytes
+
+
+def test_bytes_of_a_call_that_has_ended_are_free_again(gate: Gate) -> None:
+    threads, ended = SharedThreads(4, most_in_hand=100, most_bytes=1000), threading.Event()
+    assert threads.submit("acme", gate.call, 100)
+    assert gate.begun.acquire(timeout=WITHIN_S)
+    assert threads.submit("acme", ended.set, 800)
+    assert ended.wait(WITHIN_S)
+    eventually(lambda: threads.submit("acme", gate.call, 800), within_s=WITHIN_S)
+    gate.opened.set()
+    threads.shutdown()
 
 
 def test_every_call_is_made_before_shutdown_ends(gate: Gate) -> None:
