@@ -77,7 +77,7 @@ def test_bytes_of_a_call_that_has_ended_are_free_again(gate: Gate) -> None:
     assert gate.begun.acquire(timeout=WITHIN_S)
     assert threads.submit("acme", ended.set, 800)
     assert ended.wait(WITHIN_S)
-    eventually(lambda: threads.submit("acme", gate.call, 800), within_s=WITHIN_S)
+    eventually(lambda: threads.submit("acme", gate.call, 800), within_s=WITHIN_S / 3)
     gate.opened.set()
     threads.shutdown()
 
