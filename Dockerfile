@@ -1,11 +1,12 @@
-# The image of every component: non-root, read-only root, no build tools, every package by the hash that requirements.lock has.
+# The image of every component: non-root, read-only root file system, no build tools, every package
+# pinned by its hash in requirements.lock.
 #     docker build -t warmpool:0.1.0 .
 FROM python:3.13-slim-bookworm AS build
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
 COPY pyproject.toml requirements.lock README.md LICENSE ./
 COPY deploy/image_requirements.py deploy/
-# Two environments: one that is the result, and one that only builds our own wheel.
+# Two environments: one goes into the image, the other only builds the wheel of warmpool.
 RUN python deploy/image_requirements.py > image.lock \
  && python deploy/image_requirements.py hatchling > build.lock \
  && python -m venv /opt/warmpool \
@@ -22,7 +23,8 @@ RUN /opt/build/bin/python -m pip wheel --no-deps --no-build-isolation --wheel-di
 
 FROM python:3.13-slim-bookworm
 LABEL org.opencontainers.image.title="warmpool" org.opencontainers.image.licenses="Apache-2.0"
-# The root is read-only, so nothing is compiled when it runs; what it writes goes to /run/warmpool and /tmp.
+# The root file system is read-only, so Python writes no bytecode at run time; files are written to
+# /run/warmpool and /tmp.
 ENV PATH=/opt/warmpool/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PYTHONSAFEPATH=1
 RUN python -m pip uninstall --yes pip \
  && groupadd --gid 65532 warmpool \
@@ -32,6 +34,7 @@ COPY --from=build /opt/warmpool /opt/warmpool
 COPY --chmod=755 deploy/warmpool-alive /usr/local/bin/warmpool-alive
 USER 65532:65532
 WORKDIR /tmp
-# `warmpool worker` and its like replace themselves with Celery, which so is PID 1 and gets the signals.
+# `warmpool worker` and similar commands replace themselves with Celery, which is then PID 1 and
+# receives the signals.
 ENTRYPOINT []
 CMD ["warmpool", "--help"]

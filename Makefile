@@ -8,16 +8,15 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 TESTS ?= tests
-# Most tests wait for processes; three files at a time keep two cores busy. JOBS=0 runs them one by one.
-JOBS ?= 3
+# Most tests wait for processes; four files at a time keep two cores busy. JOBS=0 runs them one by one.
+JOBS ?= 4
 MINUTES ?= 10
-DATABASE ?= postgres
 PODS ?= local
 # Each has a cluster of its own.
 KUBE_JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help venv up test lint format bench bench-quick race chaos soak drill proof mutants test-kube lock sbom audit clean
+.PHONY: help venv up check test lint format bench bench-quick race chaos soak drill proof mutants test-kube lock sbom audit clean
 .DELETE_ON_ERROR:
 
 help: ## print this
@@ -38,6 +37,12 @@ $(STAMP): requirements.lock pyproject.toml
 
 up: $(STAMP) ## start everything on this machine: broker, database, workers
 	@$(BIN)/warmpool up
+
+# Bytecode is kept, whatever the shell says: to compile the tests takes a runner longer than to import them.
+check test test-kube: export PYTHONDONTWRITEBYTECODE :=
+
+check: lint ## lint and the unit tests with a tenth of their examples: half a minute at most, for every commit
+	@echo "make: unit tests" && WARMPOOL_TEST_QUICK=1 $(BIN)/python -m pytest -q -o timeout_method=signal tests/unit
 
 test: $(STAMP) ## run the tests that need nothing but this machine (TESTS=tests/unit for a part)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder --durations=15 --durations-min=10 $(TESTS) --ignore=tests/kube
@@ -60,7 +65,7 @@ race: $(STAMP) ## 10,000 acquires from 16 client processes; fails if a worker is
 	@$(BIN)/python -m bench.race
 
 chaos: $(STAMP) ## seeded faults on the real system (SEED=1 MINUTES=10 PODS=kubernetes); without SEED also 200 lock losses and a long outage
-	@$(BIN)/python -m tests.chaos --seed $(or $(SEED),1) --minutes $(MINUTES) --database $(DATABASE) --pods $(PODS)
+	@$(BIN)/python -m tests.chaos --seed $(or $(SEED),1) --minutes $(MINUTES) --pods $(PODS)
 	$(if $(SEED),,@WARMPOOL_TEST_LONG=1 $(BIN)/python -m pytest -s tests/faults/test_lock_losses.py tests/faults/test_outages.py)
 
 soak: $(STAMP) ## steady load for half an hour; memory, connections and tables must stay flat
@@ -72,8 +77,8 @@ drill: $(STAMP) ## break a running pool in four ways and see each on the board, 
 proof: $(STAMP) ## every crash point, the pairs of verbs in all orders, 100,000 hostile messages, the model (300 examples); prints what was tried
 	@WARMPOOL_TEST_LONG=1 WARMPOOL_MODEL=$(or $(MODEL),ci) $(BIN)/python -m pytest -s tests/faults/test_crash_points.py tests/faults/test_pairs.py tests/faults/test_message_fuzzer.py tests/faults/test_hostile_neighbours.py tests/model
 
-mutants: $(STAMP) ## break each promise in a copy of the code and see a test fail (PROMISE="3 4" for some, KUBE=1 for those that need a cluster, QUICK=1 for those that start no pool; ten minutes)
-	@$(BIN)/python -m tests.mutants --jobs $(or $(MUTANT_JOBS),2) $(if $(PROMISE),--promise $(PROMISE)) $(if $(KUBE),--kube) $(if $(QUICK),--quick)
+mutants: $(STAMP) ## break each promise in a copy of the code and see a test fail (PROMISE="3 4" for some, KUBE=1 for those that need a cluster, QUICK=1 for those that start no pool, EVERY=2 for each second one; ten minutes)
+	@$(BIN)/python -m tests.mutants --jobs $(or $(MUTANT_JOBS),2) $(if $(PROMISE),--promise $(PROMISE)) $(if $(KUBE),--kube) $(if $(QUICK),--quick) $(if $(EVERY),--every $(EVERY))
 
 test-kube: $(STAMP) ## run the tests against a real Kubernetes API server
 	@$(BIN)/python -m tests.support.kube_binaries >/dev/null

@@ -12,15 +12,32 @@ from pathlib import Path
 
 import structlog
 
-from bench import claim_cost, documenting, growth, lane_latency, lane_load, listing, refilling, spawning
-from bench.measuring import Effort, Report, lines
+from bench import (
+    claim_cost,
+    documenting,
+    growth,
+    hand_over,
+    lane_latency,
+    lane_load,
+    listing,
+    pressure,
+    refilling,
+    refusals,
+    spawning,
+    waiting,
+)
+from bench.measuring import BenchReport, Effort, lines
 from bench.plotting import plot
 from tests.support.kube_binaries import Missing
 
 # name: (the bench, its full effort, its quick one)
-BENCHES: dict[str, tuple[Callable[[Effort], Report], Effort, Effort]] = {
+BENCHES: dict[str, tuple[Callable[[Effort], BenchReport], Effort, Effort]] = {
     "lane-latency": (lane_latency.run, lane_latency.FULL, lane_latency.QUICK),
     "lane-load": (lane_load.run, lane_load.FULL, lane_load.QUICK),
+    "pressure": (pressure.run, pressure.FULL, pressure.QUICK),
+    "refusals": (refusals.run, refusals.FULL, refusals.QUICK),
+    "hand-over": (hand_over.run, hand_over.FULL, hand_over.QUICK),
+    "waiting": (waiting.run, waiting.FULL, waiting.QUICK),
     "claim-cost": (claim_cost.run, claim_cost.FULL, claim_cost.QUICK),
     "growth": (growth.run, growth.FULL, growth.QUICK),
     "refilling": (refilling.run, refilling.FULL, refilling.QUICK),

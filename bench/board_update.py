@@ -10,10 +10,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -23,6 +21,7 @@ from pool.store import Store, connect, migrations
 from tests.support.board_server import BoardServer
 from tests.support.browser import chromium, opened
 from tests.support.busy_hour import many
+from tests.support.postgres_server import PostgresServer
 from tests.support.world import World
 
 WORKERS, MOVES, ROUNDS = 10_000, 300, 8
@@ -38,7 +37,7 @@ _RENDERING = frozenset({"UpdateLayoutTree", "Layout", "PrePaint", "Paint", "Laye
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class UpdateCost:
     """One update."""
 
     ms: float
@@ -49,8 +48,9 @@ def main() -> int:
     """0 if every kind of update is below its limits in the median."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     kinds: list[str] = []
-    with tempfile.TemporaryDirectory() as folder:
-        store = connect(f"sqlite:///{Path(folder) / 'pool.db'}")
+    server = PostgresServer().start()
+    try:
+        store = connect(server.create_database("board"))
         migrations.upgrade(store)
         many(store, WORKERS)
         with BoardServer(World(store)) as board, chromium() as browser, opened(browser) as (page, _):
@@ -61,7 +61,9 @@ def main() -> int:
             sizes = page.evaluate("performance.getEntriesByName('update').map(e => e.detail)")
             costs = _costs(json.loads(browser.stop_tracing())["traceEvents"], sizes)
         store.close()
-    by_kind: dict[str, list[Cost]] = {}
+    finally:
+        server.destroy()
+    by_kind: dict[str, list[UpdateCost]] = {}
     for kind, cost in zip(kinds, costs, strict=False):
         by_kind.setdefault(kind, []).append(cost)
     return max([_judged(kind, found) for kind, found in by_kind.items()])
@@ -101,7 +103,7 @@ def _count(page: Page) -> int:
     return int(page.evaluate("performance.getEntriesByName('update').length"))
 
 
-def _costs(events: list[dict[str, Any]], sizes: list[int]) -> list[Cost]:
+def _costs(events: list[dict[str, Any]], sizes: list[int]) -> list[UpdateCost]:
     """Each update's own time on its thread, and that of what the page does until the next one."""
     mine = [
         e for e in events if e["name"] == "FunctionCall" and e["args"]["data"].get("functionName") == "heard"
@@ -110,7 +112,7 @@ def _costs(events: list[dict[str, Any]], sizes: list[int]) -> list[Cost]:
     ends = [float(e["ts"]) for e in mine[1:]] + [float("inf")]
     rendering = [e for e in events if e["name"] in _RENDERING and "tdur" in e]
     return [
-        Cost(
+        UpdateCost(
             ms=(e["tdur"] + sum(r["tdur"] for r in rendering if r["tid"] == e["tid"] and e["ts"] <= r["ts"] < end)) / 1000,
             size=size,
         )
@@ -118,7 +120,7 @@ def _costs(events: list[dict[str, Any]], sizes: list[int]) -> list[Cost]:
     ]  # fmt: skip
 
 
-def _judged(what: str, found: list[Cost]) -> int:
+def _judged(what: str, found: list[UpdateCost]) -> int:
     """Updates that told of no cell are not what is measured, unless there are no others."""
     costs = [c for c in found if c.size > 2_000] or found
     times = sorted(c.ms for c in costs)

@@ -1,5 +1,4 @@
-"""What a claim costs on Postgres: with 1,000 and with 100,000 idle workers, on the fast path and on the general one, and beside a bare
-`UPDATE … RETURNING` that keeps no record, which is the least that any durable claim can cost.
+"""What a claim costs on Postgres: with 1,000 and with 100,000 idle workers, and beside a bare `UPDATE … RETURNING` that keeps no record, which is the least that any durable claim can cost.
 
 One call is one commit on a server that syncs to disk. Outside of the timed part the claim is released and its worker retired
 the way the pool does it, and between rounds as many new workers become idle: each claim meets the dead index entries of the claims
@@ -17,22 +16,21 @@ from typing import Protocol
 import psycopg
 from sqlalchemy import event
 
-from bench.measuring import Effort, Report, Subject, count, interleaved
+from bench.measuring import BenchReport, Effort, Subject, count, interleaved
 from bench.populating import PROFILE, askers, populated, refill
-from pool import claiming, retiring
-from pool.after import After
-from pool.contract import Acquire, Granted, Release
-from pool.deps import Deps
-from pool.ids import ClaimId, RandomIds, WorkerId, new_task_id
-from pool.records import ReplyTo
-from pool.states import Condition, Source
-from pool.store import connect, fastpath
-from pool.store.line import Line
+from pool.core.contract import Acquire, Granted, Release
+from pool.core.ids import ClaimId, RandomIds, WorkerId, new_task_id
+from pool.core.records import ReplyTo
+from pool.core.states import Condition, Source
+from pool.lifecycle import claiming, retiring
+from pool.lifecycle.claiming import Asking
+from pool.lifecycle.deps import Deps
+from pool.store import connect
+from pool.store.line import RuleConnection
 from tests.support.postgres_server import PostgresServer
 from tests.support.world import World
 
 FEW, MANY = 1_000, 100_000
-_KEEPING = fastpath.Keeping(ttls_s={}, most_s=0)
 FULL = Effort(rounds=12, calls=30, warm_up=40)
 QUICK = Effort(rounds=5, calls=20, warm_up=40)
 
@@ -62,14 +60,14 @@ _BARE_REFILL = """INSERT INTO bare SELECT 'w-' || substr(md5(random()::text || n
   FROM generate_series(1, %s) n"""
 
 
-class FastPath:
+class PoolClaim:
     """A batch of one, as an acquire worker asks for it."""
 
     def __init__(self, url: str, *, commits: Commits = Commits.SYNCED) -> None:
         world = World(connect(url, connections=1))
         self._broker = world.broker
         self.deps: Deps = replace(world.deps, ids=RandomIds())
-        self._line = Line(world.store)
+        self._line = RuleConnection(world.store)
         self._orgs = itertools.cycle(askers())
         self._taken: list[tuple[ClaimId, WorkerId]] = []
         self._spent = 0
@@ -77,19 +75,10 @@ class FastPath:
             event.listen(world.store.engine, "connect", _unsynced)
 
     def once(self) -> None:
-        asked, reply = self._ask()
-        fresh = fastpath.Fresh(
-            asked=asked,
-            reply=reply,
-            pk=self.deps.ids.request(),
-            claim_id=self.deps.ids.claim(),
-            activates=False,
-        )
-        batch = fastpath.Batch(who=self.deps.who, keeping=_KEEPING, acquires=[fresh])
-        found = fastpath.serve(self._line, batch).acquires.get(0)
-        if found is None or found.source is not Source.WARM:
-            raise RuntimeError(f"not what was to be measured: {found}")
-        self._taken.append((found.claim_id, found.worker_id))
+        (answer,), _ = claiming.serve(self.deps, [self._ask()], self._line)
+        if not isinstance(answer, Granted) or answer.source is not Source.WARM:
+            raise TypeError(f"not what was to be measured: {answer}")
+        self._taken.append((ClaimId(answer.claim_id), WorkerId(answer.worker_id)))
 
     def after(self) -> None:
         """With a TTL of zero the worker is not parked but drains; its pod's delete is accepted at once."""
@@ -113,33 +102,15 @@ class FastPath:
         self._line.close()
         self.deps.store.close()
 
-    def _ask(self) -> tuple[Acquire, ReplyTo]:
+    def _ask(self) -> Asking:
         task_id = new_task_id()
         asked = Acquire(
             org=next(self._orgs), profile=PROFILE, request_id=task_id, lease_s=30, ttl_s=0, wait_s=0
         )
-        return asked, ReplyTo(task_id=task_id, address="replies:bench")
+        return Asking(asked=asked, reply=ReplyTo(task_id=task_id, address="replies:bench"))
 
 
-class GeneralPath(FastPath):
-    """The same request where the fast path does not serve: one transaction of many statements."""
-
-    def connection(self) -> psycopg.Connection:
-        with self.deps.store.engine.connect() as connection:
-            found = connection.connection.driver_connection
-        assert isinstance(found, psycopg.Connection)
-        return found
-
-    def once(self) -> None:
-        asked, reply = self._ask()
-        with self.deps.store.write() as tx:
-            answer = claiming._acquire(tx, self.deps, After(), asked, reply)
-        if not isinstance(answer, Granted) or answer.source is not Source.WARM:
-            raise TypeError(f"not what was to be measured: {answer}")
-        self._taken.append((ClaimId(answer.claim_id), WorkerId(answer.worker_id)))
-
-
-class Bare:
+class BareClaim:
     """No request, no claim, no journal, no trigger: the limit."""
 
     def __init__(self, url: str) -> None:
@@ -172,40 +143,33 @@ class Bare:
         self._connection.close()
 
 
-def run(effort: Effort) -> Report:
+def run(effort: Effort) -> BenchReport:
     """Populate, measure, count."""
     server = PostgresServer(fsync=True).start()
     with contextlib.ExitStack() as stack:
         stack.callback(server.destroy)
         few, many = populated(server, "few", FEW), populated(server, "many", MANY)
         subjects: dict[str, Claiming] = {
-            "fast path, 1,000": FastPath(few),
-            "fast path, 1,000 (again)": FastPath(few),
-            "fast path, 100,000": FastPath(many),
-            "fast path unsynced, 1,000": FastPath(few, commits=Commits.UNSYNCED),
-            "fast path unsynced, 100,000": FastPath(many, commits=Commits.UNSYNCED),
-            "general path, 1,000": GeneralPath(few),
-            "general path, 100,000": GeneralPath(many),
-            "bare update, 100,000": Bare(many),
+            "claim, 1,000": PoolClaim(few),
+            "claim, 1,000 (again)": PoolClaim(few),
+            "claim, 100,000": PoolClaim(many),
+            "claim unsynced, 1,000": PoolClaim(few, commits=Commits.UNSYNCED),
+            "claim unsynced, 100,000": PoolClaim(many, commits=Commits.UNSYNCED),
+            "bare update, 100,000": BareClaim(many),
         }
         for subject in subjects.values():
             stack.callback(subject.close)
         measured = interleaved(subjects, effort)
         trips = {name: round_trips(subject) for name, subject in subjects.items()}
-    fast, general, bare = "fast path, 100,000", "general path, 100,000", "bare update, 100,000"
+    claim, bare = "claim, 100,000", "bare update, 100,000"
     figures = (
-        measured.ratio("fast path: 100,000 to 1,000", fast, "fast path, 1,000", most=1.2),
-        measured.ratio(
-            "the same without the disk", "fast path unsynced, 100,000", "fast path unsynced, 1,000"
-        ),
-        measured.ratio("1,000 to itself (the noise)", "fast path, 1,000 (again)", "fast path, 1,000"),
-        measured.ratio("general path: 100,000 to 1,000", general, "general path, 1,000", most=1.2),
-        measured.ratio("fast path to general path", fast, general, most=1.0),
-        measured.ratio("fast path to bare update", fast, bare),
-        count("round trips: fast path to bare update", trips[fast], trips[bare], most=1.0),
-        count("round trips: general path to bare update", trips[general], trips[bare]),
+        measured.ratio("claim: 100,000 to 1,000", claim, "claim, 1,000", most=1.2),
+        measured.ratio("the same without the disk", "claim unsynced, 100,000", "claim unsynced, 1,000"),
+        measured.ratio("1,000 to itself (the noise)", "claim, 1,000 (again)", "claim, 1,000"),
+        measured.ratio("claim to bare update", claim, bare),
+        count("round trips: claim to bare update", trips[claim], trips[bare], most=1.0),
     )
-    return Report(bench="claim-cost", figures=figures, measured=measured)
+    return BenchReport(bench="claim-cost", figures=figures, measured=measured)
 
 
 def round_trips(subject: Claiming) -> int:

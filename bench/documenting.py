@@ -9,13 +9,13 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.measuring import QUANTILES, Report
+from bench.measuring import QUANTILES, BenchReport
 from bench.plotting import plot
 
 PAGE, FIGURES, PICTURES = "performance.md", "performance.json", "img"
 
 
-def write(reports: Sequence[Report], folder: Path) -> None:
+def write(reports: Sequence[BenchReport], folder: Path) -> None:
     """Only what was measured is replaced."""
     page = folder / PAGE
     text = page.read_text()
@@ -39,7 +39,7 @@ def replaced(text: str, bench: str, tables: str) -> str:
     return found
 
 
-def tables(report: Report) -> list[str]:
+def tables(report: BenchReport) -> list[str]:
     """Ratios with their goals, then times for scale."""
     heads = " | ".join(f"p{q}" for q in QUANTILES)
     rule = "|---" * (len(QUANTILES) + 2) + "|"

@@ -12,8 +12,11 @@ from time import perf_counter, process_time
 
 from sqlalchemy import text
 
-from bench.populating import PROFILE, Fleet, askers, populated_with
-from pool import profiles
+from bench.populating import PROFILE, FleetSize, askers, populated_with
+from pool.core import profiles
+from pool.core.ids import RandomIds
+from pool.core.settings import Profile
+from pool.core.states import CLAIMED, State
 from pool.drivers.kubernetes.decoding import Known
 from pool.drivers.kubernetes.pods import PodCache
 from pool.drivers.port import (
@@ -22,20 +25,17 @@ from pool.drivers.port import (
     LABEL_WORKER,
     NOTE_REVISION,
     Listing,
-    Phase,
     Pod,
-    Role,
+    PodPhase,
+    PodRole,
     Stamp,
 )
-from pool.ids import RandomIds
 from pool.passes import PASSES
 from pool.passes.running import Run, carry_out
-from pool.settings import Profile
-from pool.states import CLAIMED, State
 from pool.store import Store, connect, glimpses, workers
 from tests.support.podless import PodlessDriver
 from tests.support.postgres_server import PostgresServer
-from tests.support.world import Stage
+from tests.support.world import WorldStage
 
 # Profiles that nobody uses are looked at all the same.
 _OTHERS = 4
@@ -81,12 +81,12 @@ class CachedPods(PodlessDriver):
     def stray(self, *names: str) -> None:
         """Pods that no row knows."""
         for name in names:
-            labels = {LABEL_WORKER: name, LABEL_ROLE: str(Role.WORKER)}
+            labels = {LABEL_WORKER: name, LABEL_ROLE: str(PodRole.WORKER)}
             pod = Pod(
                 name=name,
                 uid=name,
                 version="1",
-                phase=Phase.RUNNING,
+                phase=PodPhase.RUNNING,
                 ready=True,
                 terminating=False,
                 labels=labels,
@@ -95,7 +95,7 @@ class CachedPods(PodlessDriver):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class PassCost:
     """What one run took: seconds of the clock, of this process' CPU and of the database's, and by how much its memory grew at most."""
 
     wall_s: float
@@ -105,7 +105,7 @@ class Cost:
     calls: int
 
 
-class GrownPool(Stage[CachedPods]):
+class GrownPool(WorldStage[CachedPods]):
     """A whole pool of one size."""
 
     def __init__(self, store: Store) -> None:
@@ -132,13 +132,13 @@ class GrownPool(Stage[CachedPods]):
         shapes = {name: Profile(name=name, warm_target=0) for name in others}
         self.configure(profiles={PROFILE: replace(Profile(), warm_target=idle), **shapes})
 
-    def once(self, name: str) -> Cost:
+    def once(self, name: str) -> PassCost:
         """One run of a pass, which has nothing to do."""
         forget_peak()
         before, called, served = resident_mib(), self.driver.calls_made, self._served_s()
         began, began_cpu = perf_counter(), process_time()
         report = carry_out(self.deps, PASSES[name], Run(deps=self.deps, name=name))
-        cost = Cost(
+        cost = PassCost(
             wall_s=perf_counter() - began,
             cpu_s=process_time() - began_cpu,
             server_cpu_s=self._served_s() - served,
@@ -165,7 +165,7 @@ def grown(server: PostgresServer, name: str, live: int) -> str:
     """A database with so many live workers, three in ten busy and one in ten parked, and as many that have ended; with their claims, requests
     and journal 13 rows a live worker. Its address."""
     return populated_with(
-        server, name, Fleet(idle=live * 6 // 10, busy=live * 3 // 10, parked=live // 10, past=live)
+        server, name, FleetSize(idle=live * 6 // 10, busy=live * 3 // 10, parked=live // 10, past=live)
     )
 
 
@@ -176,13 +176,18 @@ def opened(url: str) -> GrownPool:
 def _pod(row: glimpses.Glimpse) -> Known:
     """The pod of this row in good health, which says what the row says."""
     stamp = Stamp(org=row.org, claim_id=row.claim_id, epoch=row.epoch, busy=row.state in CLAIMED)
-    labels = {LABEL_WORKER: row.id, LABEL_PROFILE: "default", LABEL_ROLE: str(Role.WORKER), **stamp.labels()}
+    labels = {
+        LABEL_WORKER: row.id,
+        LABEL_PROFILE: "default",
+        LABEL_ROLE: str(PodRole.WORKER),
+        **stamp.labels(),
+    }
     notes = {NOTE_REVISION: _REVISION, **stamp.annotations()}
     pod = Pod(
         name=row.id,
         uid=row.pod_uid or "",
         version=str(next(_versions)),
-        phase=Phase.RUNNING,
+        phase=PodPhase.RUNNING,
         ready=True,
         terminating=False,
         endpoint="http://10.0.0.1:8080",
@@ -230,4 +235,4 @@ def _in_status(what: str) -> float:
     return int(line.split()[1]) / 1024
 
 
-__all__ = ["Cost", "GrownPool", "askers", "grown", "opened"]
+__all__ = ["GrownPool", "PassCost", "askers", "grown", "opened"]

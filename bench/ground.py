@@ -29,7 +29,7 @@ ACQUIRE: dict[str, Any] = {
 }
 
 
-class Caller:
+class CallerProcess:
     """A client process that carries out plans."""
 
     def __init__(self, kind: str, url: str) -> None:
@@ -61,7 +61,7 @@ class Caller:
         return line.strip()
 
 
-class Ground:
+class BenchGround:
     """Everything that runs, and how it is put right between rounds."""
 
     def __init__(self, system: System, database: str, store: Store) -> None:
@@ -89,7 +89,7 @@ class Ground:
         self.store.close()
 
 
-def signing_twin(place: Ground, folder: Path, stack: ExitStack) -> System:
+def signing_twin(place: BenchGround, folder: Path, stack: ExitStack) -> System:
     """An acquire worker on the same database, with a Redis of its own, that takes signed requests only."""
     folder.mkdir()
     settings = {**ACQUIRE, "pool": {**ACQUIRE["pool"], "signed_requests": True}}
@@ -97,7 +97,7 @@ def signing_twin(place: Ground, folder: Path, stack: ExitStack) -> System:
 
 
 @contextmanager
-def ground(folder: Path, settings: dict[str, Any] | None = None) -> Iterator[Ground]:
+def ground(folder: Path, settings: dict[str, Any] | None = None) -> Iterator[BenchGround]:
     """All of it, until the block ends."""
     with ExitStack() as stack:
         server = PostgresServer(fsync=True).start()
@@ -108,7 +108,7 @@ def ground(folder: Path, settings: dict[str, Any] | None = None) -> Iterator[Gro
             connection.execute(stock.REFILL, (IDLE,))
             connection.execute("VACUUM ANALYZE stock")
         system = stack.enter_context(System(folder, database, settings=settings or ACQUIRE)).run("acquire")
-        made = Ground(system, database, connect(database, connections=2))
+        made = BenchGround(system, database, connect(database, connections=2))
         stack.callback(made.close)
         env = {**os.environ, "BENCH_REDIS": made.url, "BENCH_DATABASE": database}
         celery = ["-m", "celery", "-A", "bench.peers.stock", "worker", "-l", "WARNING"]

@@ -10,15 +10,15 @@ import contextlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 
-from bench.fleets import Cost, GrownPool, askers, grown, opened
-from bench.measuring import Effort, Figure, Measured, Report, count, interleaved, percentile
-from pool import claiming
-from pool.contract import Acquire, Granted, Release, Renew
-from pool.ids import ClaimId, ProfileName, new_task_id
+from bench.fleets import GrownPool, PassCost, askers, grown, opened
+from bench.measuring import BenchReport, Effort, Figure, Measured, count, interleaved, percentile
+from pool.core.contract import Acquire, Granted, Release, Renew
+from pool.core.ids import ClaimId, ProfileName, new_task_id
+from pool.core.periods import PERIODS_S
+from pool.core.records import ReplyTo
+from pool.core.states import Condition
+from pool.lifecycle import claiming
 from pool.passes import PASSES
-from pool.periods import PERIODS_S
-from pool.records import ReplyTo
-from pool.states import Condition
 from tests.support.postgres_server import PostgresServer
 
 FEW, SOME, MANY = 1_000, 10_000, 100_000
@@ -86,7 +86,7 @@ def _renew(pool: GrownPool) -> None:
         raise RuntimeError(f"not what was to be measured: {found}")
 
 
-def run(effort: Effort) -> Report:
+def run(effort: Effort) -> BenchReport:
     """Populate, measure the verbs in turn, then every pass in turn."""
     server = PostgresServer(fsync=True).start()
     with contextlib.ExitStack() as stack:
@@ -115,7 +115,7 @@ def run(effort: Effort) -> Report:
         }
     passes = {f"{name}, {size:,}": [[c.wall_s] for c in found] for (name, size), found in costs.items()}
     measured = Measured(rounds={**verbs.rounds, **passes})
-    return Report(bench="growth", figures=(*_of_verbs(verbs), *_of_passes(costs)), measured=measured)
+    return BenchReport(bench="growth", figures=(*_of_verbs(verbs), *_of_passes(costs)), measured=measured)
 
 
 def _of_verbs(verbs: Measured) -> Sequence[Figure]:
@@ -125,7 +125,7 @@ def _of_verbs(verbs: Measured) -> Sequence[Figure]:
     ]
 
 
-def _of_passes(costs: Mapping[tuple[str, int], Sequence[Cost]]) -> Sequence[Figure]:
+def _of_passes(costs: Mapping[tuple[str, int], Sequence[PassCost]]) -> Sequence[Figure]:
     figures = [figure for name in PASSES for figure in _against_period(name, costs[name, MANY])]
     per_worker = [
         _per_worker(name, costs) for name in ("reconcile_warm", "guard_disruption", "sweep_orphans")
@@ -150,13 +150,13 @@ def _of_passes(costs: Mapping[tuple[str, int], Sequence[Cost]]) -> Sequence[Figu
     ]
 
 
-def _per_worker(name: str, costs: Mapping[tuple[str, int], Sequence[Cost]]) -> Figure:
+def _per_worker(name: str, costs: Mapping[tuple[str, int], Sequence[PassCost]]) -> Figure:
     """CPU a worker, large to small: passes that compare all rows with all pods are to cost the same for each."""
     large, small = (percentile([c.cpu_s / size for c in costs[name, size]], 50) for size in (MANY, SOME))
     return count(f"{name}: CPU a worker, {MANY:,} to {SOME:,}", large, small, most=1.5)
 
 
-def _against_period(name: str, found: Sequence[Cost]) -> Sequence[Figure]:
+def _against_period(name: str, found: Sequence[PassCost]) -> Sequence[Figure]:
     """What a run works, in this process and in the database, is judged; how long it took depends on who else wants the machine, and is shown beside."""
     period_s = PERIODS_S[name]
     works, takes = ([c.cpu_s + c.server_cpu_s for c in found], [c.wall_s for c in found])

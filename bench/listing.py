@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 
-from bench.measuring import Effort, Figure, Measured, Report, percentile
+from bench.measuring import BenchReport, Effort, Figure, Measured, percentile
 from bench.peers.bare_http import BareClient
 from bench.spawning import AT_ONCE, spec
+from pool.core.settings import KubernetesSettings, Profile
 from pool.drivers.kubernetes import manifests
-from pool.drivers.kubernetes.manifests import Place
-from pool.settings import KubernetesSettings, Profile
-from tests.support.kube_any import User
+from pool.drivers.kubernetes.manifests import PodPlace
+from tests.support.kube_any import ClusterUser
 from tests.support.kube_cluster import KubeCluster
 from tests.support.kube_ground import least_privileged
 from tests.support.system import ROOT
@@ -29,7 +29,7 @@ QUICK = Effort(rounds=3, calls=2_000, warm_up=1)
 MOST_CPU, MOST_MEMORY = 2.0, 1.3
 
 
-def run(effort: Effort) -> Report:
+def run(effort: Effort) -> BenchReport:
     """Start a cluster, fill it with pods, list them in turn, end it."""
     with contextlib.ExitStack() as stack:
         cluster = stack.enter_context(KubeCluster())
@@ -55,23 +55,23 @@ def run(effort: Effort) -> Report:
         _ratio("cache fill to raw decoding: memory that stays", driver, raw, "kept_mib"),
         _sweep("a sweep to raw decoding: time", driver, raw),
     )
-    return Report(bench="listing", figures=figures, measured=Measured(rounds=times))
+    return BenchReport(bench="listing", figures=figures, measured=Measured(rounds=times))
 
 
-def _make(user: User, namespace: str, count: int) -> None:
+def _make(user: ClusterUser, namespace: str, count: int) -> None:
     """By the bare client: nobody needs their Secrets."""
     client = BareClient(user.access)
     path = f"/api/v1/namespaces/{namespace}"
     settings = KubernetesSettings(namespace=namespace)
     anchor = json.loads(client.post(f"{path}/configmaps", msgspec.json.encode(manifests.anchor(settings))))
-    place = Place(settings=settings, anchor_uid=anchor["metadata"]["uid"])
+    place = PodPlace(settings=settings, anchor_uid=anchor["metadata"]["uid"])
     bodies = (msgspec.json.encode(manifests.pod(spec(), Profile(), place)) for _ in range(count))
     with ThreadPoolExecutor(AT_ONCE) as threads:
         for made in threads.map(lambda body: client.post(f"{path}/pods", body), bodies):
             del made
 
 
-def _listed(how: str, user: User, namespace: str, count: int) -> dict[str, Any]:
+def _listed(how: str, user: ClusterUser, namespace: str, count: int) -> dict[str, Any]:
     command = [sys.executable, "-m", "bench.peers.lister", how, str(user.kubeconfig), namespace]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     if done.returncode:

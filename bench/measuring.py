@@ -104,6 +104,15 @@ class Measured:
             name=name, ratio=middle, lowest=ends[0], highest=ends[1], most=most, gate=gate, rounds=ratios
         )
 
+    def rate(self, name: str, of: str, to: str, *, least: float | None = None) -> Figure:
+        """Calls a second of one subject to those of another, round by round: the median of both, the other way up."""
+        pairs = zip(self.rounds[of], self.rounds[to], strict=True)
+        ratios = [percentile(b, 50) / percentile(a, 50) for a, b in pairs]
+        middle = statistics.median(ratios)
+        return Figure(
+            name=name, ratio=middle, lowest=min(ratios), highest=max(ratios), least=least, rounds=ratios
+        )
+
     def quantiles(self, name: str) -> dict[int, float]:
         """Over all rounds, in seconds."""
         every = [seconds for calls in self.rounds[name] for seconds in calls]
@@ -111,7 +120,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class BenchReport:
     """What one bench found."""
 
     bench: str
@@ -181,7 +190,7 @@ def interleaved(subjects: Mapping[str, Subject], effort: Effort) -> Measured:
     return Measured(rounds=kept)
 
 
-def lines(report: Report) -> list[str]:
+def lines(report: BenchReport) -> list[str]:
     """The report as two small tables: ratios over the rounds, then absolute times for scale."""
     width = max(len(n) for n in (*report.measured.rounds, *(f.name for f in report.figures)))
     head = "".join(f"{f'p{q}':>8}" for q in QUANTILES)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.measuring import Report
+from bench.measuring import BenchReport
 
 
-def plot(report: Report, path: Path) -> None:
+def plot(report: BenchReport, path: Path) -> None:
     """One row a subject, from p10 to p99, the median marked; milliseconds on a logarithmic scale."""
     import matplotlib as mpl
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import text
 
-from pool.ids import OrgId, ProfileName
-from pool.profiles import revision
-from pool.settings import OrgDefaults, Profile
+from pool.core.ids import OrgId, ProfileName
+from pool.core.profiles import revision
+from pool.core.settings import OrgDefaults, Profile
 from pool.store import Store, Tx, connect, migrations, orgs
 from tests.support.postgres_server import PostgresServer
 
@@ -21,13 +21,13 @@ _RANDOM = "substr(md5(random()::text || clock_timestamp()::text || {n}), 1, 20)"
 _ORG = f"'org-' || ({{n}} % {ORGS})"
 
 _SLOTS = f"""INSERT INTO workers (id, profile, image, revision, cpu_millicores, memory_mib, grace_s, state, created_at,
-    state_since, sent_at, moved_by, moved_why)
-  SELECT 'w-' || {_RANDOM.format(n="n")}, :profile, :image, :revision, :cpu, :memory, :grace, 'spawning', t, t, t, 'bench', 'refill'
+    state_since, sent_at, moved_by, moved_reason)
+  SELECT 'w-' || {_RANDOM.format(n="n")}, :profile, :image, :revision, :cpu, :memory, :grace, 'spawning', t, t, t, 'bench', 'demand'
   FROM (SELECT n, now() - make_interval(secs => :over_s * (1 - n::float8 / :count)) AS t FROM generate_series(1, :count) n) s"""
 
 _READY = """UPDATE workers w SET state = 'idle', state_since = s.t, ready_at = s.t, pod_uid = gen_random_uuid()::text,
     endpoint = 'http://10.' || (s.n / 65536) % 256 || '.' || (s.n / 256) % 256 || '.' || s.n % 256 || '\\:8080',
-    node = 'node-' || s.n % 100, moved_by = 'bench', moved_why = 'ready'
+    node = 'node-' || s.n % 100, moved_by = 'bench', moved_reason = 'ready'
   FROM (SELECT id, created_at + interval '8 s' AS t, row_number() OVER (ORDER BY created_at, id) AS n
     FROM workers WHERE state = 'spawning' AND moved_by = 'bench') s
   WHERE w.id = s.id"""
@@ -42,10 +42,10 @@ _LIVES = f"""CREATE TEMP TABLE lives ON COMMIT DROP AS
 _LIVED = (
     """INSERT INTO workers (id, profile, image, revision, cpu_millicores, memory_mib, grace_s, state, epoch, org, claim_id,
     endpoint, pod_uid, node, created_at, state_since, sent_at, ready_at, heartbeat_at, hot_idle_since, hot_idle_until,
-    moved_by, moved_why)
+    moved_by, moved_reason)
   SELECT w, :profile, :image, :revision, :cpu, :memory, :grace, state, CASE state WHEN 'hot' THEN 1 ELSE 2 END, org,
     CASE state WHEN 'hot' THEN c END, 'http://10.9.9.9:8080', gen_random_uuid()::text, 'node-' || n % 100, t, t, t, t, t,
-    CASE state WHEN 'hot_idle' THEN t END, CASE state WHEN 'hot_idle' THEN now() + interval '1 day' END, 'bench', 'lived'
+    CASE state WHEN 'hot_idle' THEN t END, CASE state WHEN 'hot_idle' THEN now() + interval '1 day' END, 'bench', 'released'
   FROM lives""",
     """INSERT INTO claims (id, worker_id, org, profile, request_pk, epoch, source, lease_s, created_at, hot_at, lease_expires_at,
     ended_at, ended_why, counted)
@@ -55,8 +55,8 @@ _LIVED = (
     replied_at, replies)
   SELECT r, org, gen_random_uuid()::text, :profile, 30, 0, CASE state WHEN 'hot' THEN 'granted' ELSE 'spent' END, c, t, t, t, t,
     '[["3f1c7d2e-7c55-4f0e-9b53-5f3ad2c9a001",""]]' FROM lives""",
-    """INSERT INTO journal (at, worker_id, from_state, to_state, epoch, org, claim_id, who, why)
-  SELECT t, w, f, s, e, CASE WHEN e > 0 THEN org END, CASE s WHEN 'hot' THEN c END, 'bench', 'lived'
+    """INSERT INTO journal (at, worker_id, from_state, to_state, epoch, org, claim_id, who, reason, detail)
+  SELECT t, w, f, s, e, CASE WHEN e > 0 THEN org END, CASE s WHEN 'hot' THEN c END, 'bench', 'released', ''
   FROM lives CROSS JOIN LATERAL (VALUES (1, NULL, 'spawning', 0), (2, 'spawning', 'idle', 0), (3, 'idle', 'hot', 1),
     (4, 'hot', 'hot_idle', 2), (5, 'hot_idle', 'draining', 2), (6, 'draining', 'retired', 2)) v (k, f, s, e)
   WHERE k <= CASE state WHEN 'hot' THEN 3 WHEN 'hot_idle' THEN 4 ELSE 6 END
@@ -66,7 +66,7 @@ _LIVED = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fleet:
+class FleetSize:
     """How many workers of which kind."""
 
     idle: int
@@ -77,10 +77,10 @@ class Fleet:
 
 def populated(server: PostgresServer, name: str, idle: int) -> str:
     """A database with so many idle workers, a twentieth as many busy and parked each, and as many that have ended. Its address."""
-    return populated_with(server, name, Fleet(idle=idle, busy=idle // 20, parked=idle // 20, past=idle))
+    return populated_with(server, name, FleetSize(idle=idle, busy=idle // 20, parked=idle // 20, past=idle))
 
 
-def populated_with(server: PostgresServer, name: str, fleet: Fleet) -> str:
+def populated_with(server: PostgresServer, name: str, fleet: FleetSize) -> str:
     """A database with these. Its address."""
     url = server.create_database(name)
     store = connect(url, call_timeout_s=120)

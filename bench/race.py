@@ -1,6 +1,6 @@
 """Many clients, few workers: no worker is ever held by two of them.
 
-    python -m bench.race [--acquires 10000] [--clients 16] [--threads 2] [--workers 50] [--database postgres|sqlite]
+    python -m bench.race [--acquires 10000] [--clients 16] [--threads 2] [--workers 50]
 
 Starts a real deployment with two acquire workers, and client processes that acquire, hold briefly and release. Then the
 journal, the table and the clients' own logs are compared. A violation is printed as a sentence, and the exit code is 1.
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from pool.client import Pool
-from pool.errors import PoolError, Refused
+from pool.core.errors import PoolError, Refused
 from pool.store.journal import Entry
 from tests.chaos import checker, history
 from tests.support.postgres_server import PostgresServer
@@ -39,7 +39,7 @@ SETTLE_S = LEASE_S + 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
+class RaceHold:
     """One grant as its holder saw it; the times are of this machine's one monotonic clock, so they compare between processes."""
 
     claim_id: str
@@ -54,7 +54,7 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Client:
+class RacingClient:
     """What one client process is told."""
 
     url: str
@@ -67,12 +67,12 @@ class Client:
 class Logs:
     """All that the clients wrote down."""
 
-    holds: list[Hold]
+    holds: list[RaceHold]
     refusals: Counter[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class RaceVerdict:
     """What came of a race."""
 
     logs: Logs
@@ -105,15 +105,14 @@ class Race:
     clients: int = 16
     workers: int = 50
     threads: int = 2
-    database: str = "postgres"
 
-    def run(self, folder: Path) -> Verdict:
+    def run(self, folder: Path) -> RaceVerdict:
         """The whole of it; raises if it could not be run, and says in its verdict what was wrong with it."""
         settings = {
             "pool": {"max_workers": self.workers, "hot_idle_ttl_s": 3600, "fleet_threads": 16},
             "profiles": {"default": {"warm_target": self.workers}},
         }
-        with _database(self.database) as url, System(folder, url, settings=settings) as system:
+        with _database() as url, System(folder, url, settings=settings) as system:
             print(f"starting the pool and {self.workers} workers", flush=True)
             system.run(*EVERYTHING, "acquire-2").wait_idle(self.workers, within_s=60 + 3 * self.workers)
             began = time.monotonic()
@@ -123,7 +122,7 @@ class Race:
             violations += system.wrongs() + contradictions(system.entries(), logs.holds)
             if len(logs.holds) < self.acquires:
                 violations.append(f"{len(logs.holds)} of {self.acquires} acquires were granted")
-            return Verdict(logs=logs, seconds=seconds, violations=violations)
+            return RaceVerdict(logs=logs, seconds=seconds, violations=violations)
 
     def _compete(self, system: System) -> Logs:
         shares = [len(range(i, self.acquires, self.clients)) for i in range(self.clients)]
@@ -165,10 +164,10 @@ class Race:
             print("\r\033[K", end="")
 
 
-def contradictions(entries: Sequence[Entry], holds: Sequence[Hold]) -> list[str]:
+def contradictions(entries: Sequence[Entry], holds: Sequence[RaceHold]) -> list[str]:
     """Where the holders' own words do not fit together, or not with the journal."""
     told = [
-        history.Hold(
+        history.ClaimHold(
             claim=h.claim_id, worker=h.worker_id, epoch=h.epoch, org=h.org, request="", begun=h.begun, ended=h.ended
         )
         for h in holds
@@ -178,18 +177,18 @@ def contradictions(entries: Sequence[Entry], holds: Sequence[Hold]) -> list[str]
     return found + checker.shared(told)
 
 
-def violations(entries: Sequence[Entry], holds: Sequence[Hold]) -> list[str]:
+def violations(entries: Sequence[Entry], holds: Sequence[RaceHold]) -> list[str]:
     """All that the journal and the clients' logs say against the promise."""
     return held_twice(entries) + contradictions(entries, holds)
 
 
 def read_logs(files: Sequence[Path]) -> Logs:
     lines = [json.loads(line) for file in files if file.exists() for line in file.read_text().splitlines()]
-    holds = [Hold(**line) for line in lines if "claim_id" in line]
+    holds = [RaceHold(**line) for line in lines if "claim_id" in line]
     return Logs(holds=holds, refusals=Counter(line["refused"] for line in lines if "refused" in line))
 
 
-def compete(client: Client) -> None:
+def compete(client: RacingClient) -> None:
     """One client process: some threads that share a client, until so many acquires were granted."""
     writing, left = threading.Lock(), iter(range(client.share))
 
@@ -234,11 +233,8 @@ def acquire_and_release(pool: Pool) -> dict[str, Any]:
 
 
 @contextmanager
-def _database(kind: str) -> Iterator[str]:
-    """A new database; none is named for SQLite, since a deployment then makes its own."""
-    if kind == "sqlite":
-        yield ""
-        return
+def _database() -> Iterator[str]:
+    """A new database on a server of its own."""
     server = PostgresServer().start()
     try:
         yield server.create_database("race")
@@ -267,12 +263,11 @@ def main() -> int:
     parser.add_argument(
         "--threads", type=int, default=Race.__dataclass_fields__["threads"].default, help="of each client"
     )
-    parser.add_argument("--database", choices=["postgres", "sqlite"], default="postgres")
     parser.add_argument("--client", nargs=3, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.client:
         url, file, share = asked.client
-        compete(Client(url=url, file=Path(file), share=int(share), threads=asked.threads))
+        compete(RacingClient(url=url, file=Path(file), share=int(share), threads=asked.threads))
         return 0
     del asked.client
     race = Race(**vars(asked))

@@ -9,9 +9,9 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from bench.ground import Ground, ground
-from bench.lane_load import RATE, Load, callers
-from bench.measuring import Effort, Measured, Report
+from bench.ground import BenchGround, ground
+from bench.lane_load import RATE, CallerLoad, callers
+from bench.measuring import BenchReport, Effort, Measured
 from tests.support.system import ROOT
 
 # About so many calls arrive in a round; a p99 needs many of them. The warm-up is whole rounds.
@@ -23,7 +23,7 @@ MOST = 1.2
 class Refill:
     """The process beside."""
 
-    def __init__(self, place: Ground, rate: float) -> None:
+    def __init__(self, place: BenchGround, rate: float) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "bench.peers.refiller", place.database, str(rate)],
             cwd=ROOT,
@@ -45,14 +45,14 @@ class Refill:
         self.process.communicate()
 
 
-def run(effort: Effort) -> Report:
+def run(effort: Effort) -> BenchReport:
     """Start everything, measure in turns, end everything."""
     with (
         tempfile.TemporaryDirectory(prefix="warmpool-bench-") as folder,
         ground(Path(folder)) as place,
         ExitStack() as stack,
     ):
-        load = Load(place, "lane", callers(stack, "lane", place.url))
+        load = CallerLoad(place, "lane", callers(stack, "lane", place.url))
         refill = Refill(place, RATE)
         stack.callback(refill.close)
         rounds: dict[str, list[list[float]]] = {"alone": [], "alone (again)": [], "beside a refill": []}
@@ -73,4 +73,4 @@ def run(effort: Effort) -> Report:
         measured.ratio("p50: beside a refill to alone", "beside a refill", "alone"),
         measured.ratio("p99: alone to itself (the noise)", "alone (again)", "alone", q=99),
     )
-    return Report(bench="refilling", figures=figures, measured=measured)
+    return BenchReport(bench="refilling", figures=figures, measured=measured)

@@ -11,15 +11,16 @@ from time import perf_counter
 
 import msgspec
 
-from bench.measuring import Effort, Figure, Measured, Report, percentile
+from bench.measuring import BenchReport, Effort, Figure, Measured, percentile
 from bench.peers.bare_http import BareClient, uid_in
-from pool import tokens, wiring
+from pool import wiring
+from pool.core import tokens
+from pool.core.settings import KubernetesSettings, PoolSettings, Profile, Settings
 from pool.drivers.kubernetes import manifests
 from pool.drivers.kubernetes.driver import KubernetesDriver
-from pool.drivers.kubernetes.manifests import Place
+from pool.drivers.kubernetes.manifests import PodPlace
 from pool.drivers.port import PodSpec
-from pool.settings import KubernetesSettings, PoolSettings, Profile, Settings
-from tests.support.kube_any import User
+from tests.support.kube_any import ClusterUser
 from tests.support.kube_cluster import KubeCluster
 from tests.support.kube_ground import least_privileged
 
@@ -60,7 +61,9 @@ class Spawner:
 class BareSpawner:
     """The same writes, ready made."""
 
-    def __init__(self, user: User, place: Place, namespace: str, threads: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, user: ClusterUser, place: PodPlace, namespace: str, threads: ThreadPoolExecutor
+    ) -> None:
         self._client = BareClient(user.access)
         self._place = place
         self._path = f"/api/v1/namespaces/{namespace}"
@@ -86,7 +89,7 @@ class BareSpawner:
 _UNKNOWN = b"00000000-0000-0000-0000-000000000000"
 
 
-def run(effort: Effort) -> Report:
+def run(effort: Effort) -> BenchReport:
     """Start a cluster, make pods in turn, end it."""
     with contextlib.ExitStack() as stack:
         cluster = stack.enter_context(KubeCluster())
@@ -98,7 +101,7 @@ def run(effort: Effort) -> Report:
         )
         ours = Spawner(settings, threads)
         stack.callback(ours.driver.close)
-        place = Place(settings=settings, anchor_uid=ours.driver._anchor.uid())
+        place = PodPlace(settings=settings, anchor_uid=ours.driver._anchor.uid())
         bare = BareSpawner(user, place, namespace, threads)
         rounds: dict[str, list[list[float]]] = {"driver": [], "bare client": [], "bare client (again)": []}
         order: list[tuple[str, Spawner | BareSpawner]] = [
@@ -117,7 +120,7 @@ def run(effort: Effort) -> Report:
         _rate("pods a second: driver to bare client", measured, "driver", least=LEAST),
         _rate("the bare client to itself (the noise)", measured, "bare client (again)"),
     )
-    return Report(bench="spawning", figures=figures, measured=measured)
+    return BenchReport(bench="spawning", figures=figures, measured=measured)
 
 
 def _rate(name: str, measured: Measured, of: str, *, least: float | None = None) -> Figure:

@@ -1,7 +1,9 @@
-"""values.schema.json of the chart: `python -m charts.schema > charts/warmpool/values.schema.json`.
+"""Generate values.schema.json of the chart:
 
-The chart's own values are described here, each with what it is for. What goes into warmpool.toml is read off the settings themselves, so a
-setting that is new there is known to the chart, and a typo in either has a name.
+    python -m charts.schema > charts/warmpool/values.schema.json
+
+The chart's own values are described here. The part that becomes warmpool.toml is derived from the
+settings classes, so the chart knows every setting, and a typo in either is rejected by name.
 """
 
 from __future__ import annotations
@@ -12,12 +14,12 @@ import types
 from dataclasses import Field, fields
 from typing import Any, get_args, get_origin, get_type_hints
 
-from pool.config.rules import PROFILE_NAME
-from pool.settings import KubernetesSettings, OrgDefaults, PoolSettings, Profile
+from pool.core.names import DNS_LABEL
+from pool.core.settings import KubernetesSettings, OrgDefaults, PoolSettings, Profile
 
 Schema = dict[str, Any]
 
-# What the chart says itself.
+# Settings that the chart sets itself.
 POOL_OF_THE_CHART = frozenset(
     {
         *("data_dir", "database_url", "broker_url", "driver", "metrics_host", "metrics_port"),
@@ -36,7 +38,7 @@ _PLAIN: dict[type, Schema] = {
 
 
 def obj(description: str, **properties: Schema) -> Schema:
-    """A table in which only these keys may stand."""
+    """Return an object schema that allows only these keys."""
     return {
         "type": "object",
         "description": description,
@@ -69,13 +71,13 @@ def names(description: str) -> Schema:
 
 
 def of_kubernetes(description: str, kind: str = "array") -> Schema:
-    """What Kubernetes itself explains and checks."""
+    """Return a schema for a value that Kubernetes documents and validates."""
     items = {"items": {"type": "object"}} if kind == "array" else {"additionalProperties": True}
-    return {"type": kind, "description": f"{description}, as Kubernetes writes it", **items}
+    return {"type": kind, "description": f"{description}, in Kubernetes syntax", **items}
 
 
 def existing(description: str, **keys: Schema) -> Schema:
-    return obj(description, name=text("Its name; empty: there is none"), **keys)
+    return obj(description, name=text("Name of the Secret. Empty: none"), **keys)
 
 
 def resources(description: str = "Requests and limits") -> Schema:
@@ -85,33 +87,33 @@ def resources(description: str = "Requests and limits") -> Schema:
     }
     return obj(
         description,
-        requests={**amounts, "description": "What is set aside for it"},
-        limits={**amounts, "description": "What it may not exceed"},
+        requests={**amounts, "description": "Reserved resources"},
+        limits={**amounts, "description": "Maximum resources"},
     )
 
 
 def component_keys() -> dict[str, Schema]:
-    """What a component may say for itself, and `defaults` for all."""
+    """Return the keys of `defaults`, which each component may override."""
     return {
-        "replicas": number("How many of it", 1),
+        "replicas": number("Number of replicas", 1),
         "resources": resources(),
-        "terminationGracePeriodSeconds": number("How long it may finish what it holds when told to end", 1),
+        "terminationGracePeriodSeconds": number("Time to finish running tasks after SIGTERM, in seconds", 1),
         "topologySpreadKeys": {
             "type": "array",
             "items": {"type": "string"},
-            "description": "Labels of nodes over whose values its pods are spread",
+            "description": "Node labels across whose values the pods are spread",
         },
-        "nodeSelector": texts("Labels that its nodes must have"),
-        "tolerations": of_kubernetes("Taints that it may stand beside"),
+        "nodeSelector": texts("Labels that a node must have"),
+        "tolerations": of_kubernetes("Tolerations"),
         "affinity": of_kubernetes("Affinity", "object"),
-        "priorityClassName": text("Its PriorityClass; empty: the one of priorityClasses.controlPlane"),
-        "podLabels": texts("Extra labels of its pods"),
-        "podAnnotations": texts("Extra annotations of its pods"),
-        "serviceAccountAnnotations": texts("Annotations of its ServiceAccount, for cloud identities"),
+        "priorityClassName": text("PriorityClass. Empty: that of priorityClasses.controlPlane"),
+        "podLabels": texts("Extra labels of the pods"),
+        "podAnnotations": texts("Extra annotations of the pods"),
+        "serviceAccountAnnotations": texts("Annotations of the ServiceAccount, for cloud identities"),
         "extraEnv": of_kubernetes("Extra environment variables"),
         "extraVolumes": of_kubernetes("Extra volumes"),
-        "extraVolumeMounts": of_kubernetes("Where they are mounted"),
-        "extraContainers": of_kubernetes("Containers beside its own"),
+        "extraVolumeMounts": of_kubernetes("Mounts of the extra volumes"),
+        "extraContainers": of_kubernetes("Extra containers of the pod"),
     }
 
 
@@ -121,19 +123,21 @@ def component(description: str, **more: Schema) -> Schema:
 
 def bundled(what: str, **more: Schema) -> Schema:
     return obj(
-        f"A {what} of our own: one replica without backups, for trials",
-        enabled=flag("Whether there is one"),
-        image=text("Its image"),
-        digest=text("sha256:… of its image; then the tag is only a note", pattern="^(sha256:[0-9a-f]{64})?$"),
-        storage=text("Size of its volume"),
-        storageClass=text("StorageClass of its volume; empty: the cluster's default"),
+        f"A {what} for trials: one replica, no backups",
+        enabled=flag("Whether to install it"),
+        image=text("Image"),
+        digest=text(
+            "sha256:… of the image; takes precedence over the tag", pattern="^(sha256:[0-9a-f]{64})?$"
+        ),
+        storage=text("Size of the volume"),
+        storageClass=text("StorageClass of the volume. Empty: the cluster's default"),
         resources=resources(),
         **more,
     )
 
 
 def settings_table(cls: type, description: str, without: frozenset[str]) -> Schema:
-    """A table of warmpool.toml, read off its settings."""
+    """Return the schema of a table of warmpool.toml, derived from its settings class."""
     types_of = get_type_hints(cls)
     known = {f.name: setting(f, types_of[f.name]) for f in fields(cls) if f.name not in without}
     return obj(description, **known)
@@ -148,7 +152,7 @@ def setting(field: Field[Any], of: Any) -> Schema:
 
 
 def kind(of: Any) -> Schema:
-    """The JSON type of a setting's type."""
+    """Return the JSON type for the type of a setting."""
     if isinstance(of, types.UnionType):
         return kind(next(a for a in get_args(of) if a is not type(None)))
     if of in _PLAIN:
@@ -161,57 +165,60 @@ def kind(of: Any) -> Schema:
 
 
 def config() -> Schema:
-    org = settings_table(OrgDefaults, "One org; the table rules once it is there", frozenset())
+    org = settings_table(
+        OrgDefaults, "Initial values of one org; later changes by `warmpool org` take precedence", frozenset()
+    )
     profile = settings_table(Profile, "One kind of worker", frozenset({"name"}))
     return obj(
-        "warmpool.toml: what differs from the defaults",
+        "warmpool.toml: settings that differ from the defaults",
         pool=settings_table(PoolSettings, "[pool]", POOL_OF_THE_CHART),
         kubernetes=settings_table(KubernetesSettings, "[kubernetes]", KUBERNETES_OF_THE_CHART),
         profiles={
             "type": "object",
-            "description": "[profiles.NAME]; one without an image runs the reference worker",
+            "description": "[profiles.NAME]; a profile without an image runs the reference worker",
             "minProperties": 1,
-            "propertyNames": {"pattern": f"^{PROFILE_NAME.pattern}$"},
+            "propertyNames": {"pattern": f"^{DNS_LABEL.pattern}$"},
             "additionalProperties": profile,
         },
         orgs={
             "type": "object",
-            "description": "[orgs.NAME]; they are made once, by the migration",
+            "description": "[orgs.NAME]; the migration creates each org once",
             "additionalProperties": org,
         },
-        orgsAutoCreate=flag("Whether an org that nobody has named is made when it first asks"),
+        orgsAutoCreate=flag("Whether an unknown org is created by its first acquire"),
     )
 
 
 def network() -> Schema:
     def server(what: str) -> Schema:
         return obj(
-            f"Where {what} is, if it is not bundled",
-            port=number("Its port", 1, 65_535),
-            to=of_kubernetes("Peers of a NetworkPolicy; empty: any address"),
+            f"Address of {what}, if it is not bundled",
+            port=number("Port", 1, 65_535),
+            to=of_kubernetes("NetworkPolicy peers (empty: any address)"),
         )
 
     peers = {
-        "producers": "Services that may reach the bundled Redis",
-        "metrics": "Who may scrape metrics",
-        "flower": "Who may reach Flower",
-        "board": "Who may reach the board",
-        "exporter": "Who may reach the exporter, beside those that scrape metrics",
+        "producers": "Services that may connect to the bundled Redis",
+        "metrics": "Clients that may scrape metrics",
+        "flower": "Clients that may connect to Flower",
+        "board": "Clients that may connect to the board",
+        "exporter": "Clients that may connect to the exporter, besides those in metrics",
     }
     return obj(
-        "NetworkPolicies: first nothing is allowed, then what each component needs",
-        enabled=flag("Whether there are any"),
-        dns=obj("Where names are resolved", namespace=text("The namespace of the cluster's DNS")),
+        "NetworkPolicies: deny everything, then allow what each component needs",
+        enabled=flag("Whether to create NetworkPolicies"),
+        dns=obj("DNS of the cluster", namespace=text("Namespace of the cluster's DNS")),
         redis=server("Redis"),
         database=server("Postgres"),
         apiServer=obj(
-            "The cluster's API server",
-            ports={"type": "array", "items": {"type": "integer"}, "description": "Its ports"},
-            to=of_kubernetes("Peers of a NetworkPolicy; empty: any address"),
+            "API server of the cluster",
+            ports={"type": "array", "items": {"type": "integer"}, "description": "Ports"},
+            to=of_kubernetes("NetworkPolicy peers (empty: any address)"),
         ),
         **{
             "from": obj(
-                "Who may come in", **{name: of_kubernetes(told, "array") for name, told in peers.items()}
+                "Clients that may connect",
+                **{name: of_kubernetes(description, "array") for name, description in peers.items()},
             )
         },
     )
@@ -219,13 +226,13 @@ def network() -> Schema:
 
 def monitoring() -> Schema:
     def one(what: str, **more: Schema) -> Schema:
-        return obj(what, enabled=flag("Whether there is one"), labels=texts("Extra labels of it"), **more)
+        return obj(what, enabled=flag("Whether to create it"), labels=texts("Extra labels"), **more)
 
     return obj(
-        "Objects for a Prometheus operator and Grafana's sidecar",
+        "Objects for the Prometheus operator and Grafana's sidecar",
         serviceMonitor=one(
-            "A ServiceMonitor of the exporter and a PodMonitor of the workers and beat",
-            interval=text("How often it scrapes", pattern="^[0-9]+(ms|s|m)$"),
+            "A ServiceMonitor for the exporter and a PodMonitor for the Celery workers and beat",
+            interval=text("Scrape interval", pattern="^[0-9]+(ms|s|m)$"),
         ),
         prometheusRule=one("A PrometheusRule with the alerts of files/alerts.yaml"),
         dashboard=one("A ConfigMap with files/dashboard.json"),
@@ -235,183 +242,201 @@ def monitoring() -> Schema:
 def priority_class(what: str, **more: Schema) -> Schema:
     return obj(
         f"The PriorityClass of {what}",
-        create=flag("Whether the chart makes it"),
-        name=text("Its name; empty: one of the release's own"),
+        create=flag("Whether the chart creates it"),
+        name=text("Name. Empty: derived from the release"),
         **more,
     )
 
 
 def values() -> Schema:
-    """The whole of values.yaml."""
-    switch = {"enabled": flag("Whether it runs")}
+    """Return the schema of values.yaml."""
+    switch = {"enabled": flag("Whether to install it")}
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Values of the chart warmpool",
         **obj(
             "All values",
-            **{"global": {"type": "object", "description": "What a parent chart gives; not used here"}},
-            nameOverride=text("Instead of the chart's name in labels"),
-            fullnameOverride=text("Instead of the release's and the chart's name in names"),
+            **{"global": {"type": "object", "description": "Values of a parent chart; not used"}},
+            nameOverride=text("Replaces the chart's name in labels"),
+            fullnameOverride=text("Replaces the release's and the chart's name in object names"),
             commonLabels=texts("Labels on every object"),
             image=obj(
                 "The image of every component",
-                repository=text("Where it is", minLength=1),
-                tag=text("Which one; empty: the chart's appVersion"),
-                digest=text("sha256:…, instead of a tag", pattern="^(sha256:[0-9a-f]{64})?$"),
-                pullPolicy=text("When it is pulled", enum=["Always", "IfNotPresent", "Never"]),
+                repository=text("Repository", minLength=1),
+                tag=text("Tag. Empty: the chart's appVersion"),
+                digest=text("sha256:…; use it instead of a tag", pattern="^(sha256:[0-9a-f]{64})?$"),
+                pullPolicy=text("Pull policy", enum=["Always", "IfNotPresent", "Never"]),
             ),
-            imagePullSecrets=of_kubernetes("Secrets with which images are pulled"),
+            imagePullSecrets=of_kubernetes("Secrets used to pull images"),
             redis=obj(
-                "The broker: give one of url, existingSecret.name, bundled.enabled",
-                url=text("redis://USER:PASSWORD@HOST:PORT/N, rediss:// for TLS with a checked certificate"),
-                flowerUrl=text("The same for Flower's own user; empty: url"),
-                producerUrl=text("The same for the user of services; empty: url"),
+                "The broker: set one of url, existingSecret.name, bundled.enabled",
+                url=text(
+                    "redis://USER:PASSWORD@HOST:PORT/N, or rediss:// for TLS with a verified certificate"
+                ),
+                flowerUrl=text("URL for Flower's user. Empty: url"),
+                producerUrl=text("URL for the services' user. Empty: url"),
                 existingSecret=existing(
                     "A Secret with the URL",
-                    key=text("Its key with the URL"),
-                    flowerKey=text("Its key with Flower's URL; empty: key"),
-                    producerKey=text("Its key with the services' URL; empty: key"),
+                    key=text("Key of the URL in the Secret"),
+                    flowerKey=text("Key of Flower's URL in the Secret. Empty: key"),
+                    producerKey=text("Key of the services' URL in the Secret. Empty: key"),
                 ),
                 bundled=bundled(
                     "Redis",
                     aclLines={
                         "type": "array",
                         "items": {"type": "string", "pattern": "^user [^ ]+ (on|off) "},
-                        "description": "More lines of its ACL file, as `warmpool org acl` prints them",
+                        "description": "Extra lines for its ACL file, as printed by `warmpool org acl`",
                     },
                 ),
             ),
             database=obj(
-                "Postgres: give one of url, existingSecret.name, bundled.enabled",
+                "Postgres: set one of url, existingSecret.name, bundled.enabled",
                 url=text("postgresql://USER:PASSWORD@HOST:PORT/NAME?sslmode=verify-full&sslrootcert=FILE"),
-                existingSecret=existing("A Secret with the URL", key=text("Its key with the URL")),
+                existingSecret=existing("A Secret with the URL", key=text("Key of the URL in the Secret")),
                 bundled=bundled("Postgres"),
             ),
             tls=obj(
-                "Certificates that URLs name",
-                existingSecret=text("A Secret that is mounted at /etc/warmpool-tls; empty: none"),
+                "Certificates that the URLs refer to",
+                existingSecret=text("Secret that is mounted at /etc/warmpool-tls. Empty: none"),
             ),
             masterKey=obj(
-                "What worker keys, claim tokens and orgs' keys derive from",
-                value=text("32 characters or more; empty: made once, kept over upgrades"),
-                existingSecret=existing("A Secret with it", key=text("Its key")),
+                "Secret from which worker keys, claim tokens and org keys are derived",
+                value=text(
+                    "At least 32 characters. Empty: generated at the first install and kept on upgrades"
+                ),
+                existingSecret=existing("A Secret with the master key", key=text("Key in the Secret")),
                 previousSecret=existing(
-                    "A Secret with the one before it, honoured until nothing made under it is left",
-                    key=text("Its key"),
+                    "A Secret with the previous master key, accepted until nothing created under it is left",
+                    key=text("Key in the Secret"),
                 ),
                 nextSecret=existing(
-                    "A Secret with the one after it, honoured before anything is made under it",
-                    key=text("Its key"),
+                    "A Secret with the next master key, accepted before anything is created under it",
+                    key=text("Key in the Secret"),
                 ),
             ),
             config=config(),
             workers=obj(
-                "Where worker pods are made, and what holds for all of them",
-                namespace=text("Their namespace; empty: <namespace>-<fullname>-workers"),
-                createNamespace=flag("Whether the chart makes it, under the restricted standard"),
-                busyBudget=obj("Refuses the eviction of busy workers", enabled=flag("Whether there is one")),
+                "Where worker pods run, and rules for all of them",
+                namespace=text("Namespace of the workers. Empty: <namespace>-<fullname>-workers"),
+                createNamespace=flag(
+                    "Whether the chart creates the namespace, with the restricted pod security standard"
+                ),
+                busyBudget=obj(
+                    "PodDisruptionBudget that prevents the eviction of busy workers",
+                    enabled=flag("Whether to create it"),
+                ),
                 nodeTerminationGracePeriodSeconds=number(
-                    "terminationGracePeriod of their nodes; 0: not known"
+                    "terminationGracePeriod of the nodes, in seconds; 0: unknown"
                 ),
                 ingressFrom=of_kubernetes(
-                    "Who may reach them beside the control plane: peers of a NetworkPolicy"
+                    "Clients that may connect to workers, besides the control plane: NetworkPolicy peers"
                 ),
-                egress=of_kubernetes("Where they may go beside DNS: rules of a NetworkPolicy"),
+                egress=of_kubernetes(
+                    "Destinations that workers may connect to, besides DNS: NetworkPolicy rules"
+                ),
             ),
             priorityClasses=obj(
-                "Who gives way to whom",
+                "PriorityClasses: which pods may preempt others",
                 controlPlane=priority_class(
                     "the control plane and the bundled servers",
-                    value=number("Its value, above the workers'", -9, 1_000_000_000),
+                    value=number("Priority; must be above that of workers", -9, 1_000_000_000),
                     preemptionPolicy=text(
-                        "Whether it takes the place of pods below its value where a node is full",
+                        "Whether these pods may preempt pods of lower priority on a full node",
                         enum=["Never", "PreemptLowerPriority"],
                     ),
                 ),
                 worker=priority_class(
-                    "workers", value=number("Its value, above the placeholders'", -9, 1_000_000_000)
+                    "workers", value=number("Priority; above that of placeholders", -9, 1_000_000_000)
                 ),
-                placeholder=priority_class("headroom's placeholders; its value is -10"),
+                placeholder=priority_class("headroom placeholders; its value is -10"),
             ),
             rbac=obj(
-                "Rights in the cluster",
-                nodes=flag("Whether nodes may be listed and watched, to see which are being taken away"),
+                "Permissions in the cluster",
+                nodes=flag("Whether the pool may list and watch nodes, to notice nodes that are draining"),
             ),
-            defaults=component("For every component that says nothing else"),
-            acquire=component("What services call"),
-            fleet=component("Makes and deletes pods, and follows the cluster"),
-            bind=component("Activates and stamps"),
-            passes=component("The singletons that beat schedules"),
-            beat=component("Sends the passes their ticks; two are high availability"),
+            defaults=component("Defaults for every component"),
+            acquire=component("Serves the calls of services"),
+            fleet=component("Creates and deletes pods, and watches the cluster"),
+            bind=component("Activates workers and stamps pods"),
+            passes=component("Runs the passes that beat schedules"),
+            beat=component("Schedules the passes; two replicas are safe"),
             flower=component(
                 "Flower",
                 **switch,
-                urlPrefix=text("Path under which it is served; empty: the root"),
+                urlPrefix=text("URL path. Empty: the root"),
                 auth=obj(
-                    "Its login",
-                    user=text("Who"),
-                    password=text("Empty: made once, kept over upgrades"),
-                    existingSecret=existing("A Secret with user:password", key=text("Its key")),
+                    "Login of Flower",
+                    user=text("User name"),
+                    password=text("Password. Empty: generated at the first install and kept on upgrades"),
+                    existingSecret=existing("A Secret with user:password", key=text("Key in the Secret")),
                 ),
             ),
             board=component(
-                "The web page",
+                "The board, a web page",
                 **switch,
                 trustedProxies=names(
-                    "Addresses and networks of proxies whose X-Forwarded-For, -Proto and -Host are believed"
+                    "Addresses and networks of proxies whose X-Forwarded-For, -Proto and -Host are trusted"
                 ),
                 secureCookie=flag(
-                    "Whether its cookie is for TLS only, also without a trusted X-Forwarded-Proto"
+                    "Whether the cookie is always Secure, even without a trusted X-Forwarded-Proto"
                 ),
                 sso=obj(
-                    "Single sign-on by headers of a trusted proxy",
-                    userHeader=text("Header with the user's name; empty: off", pattern="^[A-Za-z0-9-]*$"),
+                    "Single sign-on by the headers of a trusted proxy",
+                    userHeader=text("Header with the user's name. Empty: off", pattern="^[A-Za-z0-9-]*$"),
                     groupsHeader=text(
                         "Header with the user's groups, separated by commas", pattern="^[A-Za-z0-9-]*$"
                     ),
-                    operators=names("Users who may act; the others only look"),
+                    operators=names("Users who may act; all others may only view"),
                     operatorGroups=names("Groups whose users may act"),
                 ),
                 auth=obj(
-                    "What it takes to look and to act",
-                    password=text("Empty: made once, kept over upgrades"),
-                    existingSecret=existing("A Secret with the password", key=text("Its key")),
+                    "Password of the board, without single sign-on",
+                    password=text("Password. Empty: generated at the first install and kept on upgrades"),
+                    existingSecret=existing("A Secret with the password", key=text("Key in the Secret")),
                 ),
             ),
-            exporter=component("Metrics of the table, counted when they are scraped", **switch),
+            exporter=component("Exports metrics from the database at each scrape", **switch),
             migrate=obj(
-                "Brings the database to the newest schema, before anything is installed or upgraded",
-                waitSeconds=number("How long the others wait for it", 1),
-                tries=number("How often it is tried again", 0),
+                "Job that migrates the database before an install or upgrade",
+                waitSeconds=number("Time that components wait for the schema, in seconds", 1),
+                tries=number("Number of retries", 0),
                 resources=resources(),
                 extraEnv=of_kubernetes("Extra environment variables"),
             ),
             probes=obj(
                 "When a component is restarted",
-                silenceSeconds=number("A process that has touched its file within so long is well", 10),
-                periodSeconds=number("How often it is looked at", 1),
-                timeoutSeconds=number("How long a look may take", 1),
-                failures=number("So many looks in a row restart it", 1),
-                startFailures=number("So many looks, 2 s apart, while it starts", 1),
+                silenceSeconds=number(
+                    "Longest time between two updates of the liveness file of a healthy process, in seconds",
+                    10,
+                ),
+                periodSeconds=number("Time between two probes, in seconds", 1),
+                timeoutSeconds=number("Timeout of a probe, in seconds", 1),
+                failures=number("Number of consecutive failed probes that cause a restart", 1),
+                startFailures=number("Maximum number of failed probes, 2 s apart, during start-up", 1),
             ),
             networkPolicy=network(),
             monitoring=monitoring(),
             keda=obj(
-                "Scales acquire and bind workers by Prometheus queries, never to zero",
-                enabled=flag("Whether there are ScaledObjects"),
+                "Scales acquire and bind workers by Prometheus queries, never down to zero",
+                enabled=flag("Whether to create ScaledObjects"),
                 prometheusAddress=text("URL of Prometheus"),
-                minReplicas=number("Least replicas", 1),
-                maxReplicas=number("Most replicas", 1),
-                queries=obj("PromQL", acquire=text("For acquire workers"), bind=text("For bind workers")),
+                minReplicas=number("Minimum number of replicas", 1),
+                maxReplicas=number("Maximum number of replicas", 1),
+                queries=obj(
+                    "PromQL queries", acquire=text("For acquire workers"), bind=text("For bind workers")
+                ),
                 thresholds=obj(
-                    "What one replica takes", acquire=text("Of the first"), bind=text("Of the second")
+                    "Query result that one replica can handle",
+                    acquire=text("For acquire workers"),
+                    bind=text("For bind workers"),
                 ),
             ),
             test=obj(
-                "`helm test`",
-                org=text("For whom it acquires"),
-                profile=text("What it acquires"),
-                waitSeconds=number("How long it waits for a worker", 0, 3600),
+                "The acquire that `helm test` makes",
+                org=text("Org"),
+                profile=text("Profile"),
+                waitSeconds=number("Longest wait for a worker, in seconds", 0, 3600),
             ),
         ),
     }

@@ -1,8 +1,9 @@
-"""The part of requirements.lock that the image needs, by hash: what the server, the Kubernetes driver, the board and Flower depend on, and none of
-the tools. Read off the lock's own notes on who wants what; needs nothing but Python.
+"""Print the part of requirements.lock that the image needs, with hashes: the dependencies of the
+server, the Kubernetes driver, the board and Flower, without development tools. Uses the "via"
+comments of the lock. Needs only Python.
 
     python deploy/image_requirements.py > image.lock
-    python deploy/image_requirements.py hatchling > build.lock    # for what is named instead
+    python deploy/image_requirements.py hatchling > build.lock    # only these and what they need
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Locked:
-    """One package of the lock: its lines, and who wants it."""
+    """One package of the lock: its lines, and the packages that require it."""
 
     name: str
     text: str
@@ -38,7 +39,7 @@ def main() -> None:
 
 
 def roots(project: dict[str, Any]) -> set[str]:
-    """What the image asks for by name."""
+    """Return the packages that the image requires directly."""
     extras = project["optional-dependencies"]
     asked = [*project["dependencies"], *(line for extra in EXTRAS for line in extras[extra])]
     return {name(line) for line in asked} - {"warmpool"} | set(BESIDE)
@@ -55,7 +56,7 @@ def packages(lock: str) -> list[Locked]:
 
 
 def needed(locked: Iterable[Locked], asked: set[str]) -> Iterator[Locked]:
-    """Those asked for, and those wanted by one that is needed."""
+    """Yield the requested packages and all their dependencies."""
     everything, known = list(locked), set(asked)
     while grown := {p.name for p in everything if p.wanted_by & known} - known:
         known |= grown

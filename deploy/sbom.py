@@ -1,4 +1,5 @@
-"""The packages of the image as an SBOM (CycloneDX 1.6, JSON), from requirements.lock alone: no network, and the same lock gives the same text.
+"""Print the packages of the image as an SBOM (CycloneDX 1.6, JSON). It reads only requirements.lock
+and pyproject.toml, needs no network, and gives the same output for the same input.
 
 python deploy/sbom.py > build/sbom.json
 """
@@ -29,7 +30,7 @@ def main() -> None:
 
 
 def document(project: Document, found: Sequence[Locked]) -> Document:
-    """The whole SBOM. Its serial number is made of what it lists."""
+    """Return the SBOM. Its serial number is derived from its contents."""
     ours = reference(project["name"], project["version"])
     components = [component(package) for package in found]
     listed = json.dumps(components, sort_keys=True)
@@ -55,7 +56,7 @@ def document(project: Document, found: Sequence[Locked]) -> Document:
 
 
 def component(package: Locked) -> Document:
-    """One package. Those that are locked for some platforms or Pythons only are optional."""
+    """Return one package. A package that is locked only for some platforms or Python versions is optional."""
     marked = ";" in package.text.split("\n", 1)[0]
     purl = reference(package.name, version(package))
     return {
@@ -69,7 +70,7 @@ def component(package: Locked) -> Document:
             {
                 "type": "distribution",
                 "url": f"https://pypi.org/simple/{package.name}/",
-                "comment": "the files that the lock allows",
+                "comment": "files allowed by the lock",
                 "hashes": [{"alg": "SHA-256", "content": found} for found in _HASH.findall(package.text)],
             }
         ],
@@ -77,7 +78,7 @@ def component(package: Locked) -> Document:
 
 
 def dependencies(project: Document, found: Sequence[Locked]) -> list[Document]:
-    """Who needs whom, as far as it is in the image."""
+    """Return the dependencies between the packages of the image."""
     refs = {package.name: reference(package.name, version(package)) for package in found}
     refs[project["name"]] = reference(project["name"], project["version"])
     return [
@@ -87,12 +88,12 @@ def dependencies(project: Document, found: Sequence[Locked]) -> list[Document]:
 
 
 def reference(name: str, at: str) -> str:
-    """The package's URL."""
+    """Return the package URL (purl)."""
     return f"pkg:pypi/{name}@{at}"
 
 
 def version(package: Locked) -> str:
-    """The one version that the lock has."""
+    """Return the locked version."""
     return _VERSION.findall(package.text)[0]
 
 

@@ -1,9 +1,9 @@
-"""The same service with asyncio: several customers at once, one connection, one renewal for all that is held.
+"""The same service with asyncio: several customers at once, one connection, one renewal for all claims.
 
     make up                                    # in one terminal
     .venv/bin/python examples/async_service.py # in another
 
-With three workers warm all of them are served at once; further ones wait for the next to be ready.
+With three warm workers all three customers are served at once; more customers wait until a worker is ready.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ ORGS = ("acme", "bolt", "cargo")
 
 
 def broker_url() -> str:
-    """Where the broker is: as configured, else what the pool started by `make up` wrote down."""
+    """Return the broker's URL: from the environment, else from the file that `make up` wrote."""
     data_dir = os.environ.get("WARMPOOL_DATA_DIR", ".warmpool")
     return os.environ.get("WARMPOOL_BROKER_URL") or Path(data_dir, "run", "broker.url").read_text()
 
 
 def call(url: str, question: str, headers: dict[str, str]) -> dict[str, object]:
-    """A blocking call, to keep the example free of an HTTP library; use your asyncio client here."""
+    """Make a blocking call, so that the example needs no HTTP library; use your asyncio client here."""
     request = urllib.request.Request(url, data=question.encode(), headers=headers)  # noqa: S310
     with urllib.request.urlopen(request, timeout=10) as response:  # noqa: S310
         answer: dict[str, object] = json.load(response)
@@ -35,16 +35,16 @@ def call(url: str, question: str, headers: dict[str, str]) -> dict[str, object]:
 
 
 async def ask(worker: AsyncWorker, question: str) -> dict[str, object]:
-    """One HTTP call to the worker, beside the event loop."""
+    """Make one HTTP call to the worker outside the event loop."""
     return await asyncio.to_thread(call, f"{worker.endpoint}/echo", question, worker.auth)
 
 
 async def serve(pool: AsyncPool, org: str) -> bool:
-    """One customer: waits up to 30 s for a worker, uses it, gives it back."""
+    """Serve one customer: wait up to 30 s for a worker, use it, release it."""
     try:
         async with pool.acquire(org, wait_s=30) as worker:
             answer = await ask(worker, f"hello from {org}")
-            print(f"{org}: {worker.worker_id} ({worker.source}) says {answer['body']!r}")
+            print(f"{org}: {worker.worker_id} ({worker.source}) answers {answer['body']!r}")
     except Refused as no:
         print(f"{org}: refused, {no.reason}: {no.detail}", file=sys.stderr)
         return False
@@ -52,7 +52,7 @@ async def serve(pool: AsyncPool, org: str) -> bool:
 
 
 async def main() -> int:
-    """All customers at once."""
+    """Serve all customers at once."""
     async with AsyncPool(broker_url(), name="example") as pool:
         served = await asyncio.gather(*(serve(pool, org) for org in ORGS))
     return 0 if all(served) else 1

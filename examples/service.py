@@ -1,9 +1,9 @@
-"""A service that asks for a worker, uses it over HTTP and gives it back.
+"""A service that acquires a worker, calls it over HTTP and releases it.
 
     make up                              # in one terminal
     .venv/bin/python examples/service.py # in another, as often as you like
 
-The second run within a minute gets the same worker back (source hot_idle): it is still parked for its org.
+A second run within a minute gets the same worker (source hot_idle), because it is still parked for its org.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pool.client import BrokerDown, Pool, Refused, Worker
 
 
 def broker_url() -> str:
-    """Where the broker is: as configured, else what the pool started by `make up` wrote down."""
+    """Return the broker's URL: from the environment, else from the file that `make up` wrote."""
     data_dir = os.environ.get("WARMPOOL_DATA_DIR", ".warmpool")
     return os.environ.get("WARMPOOL_BROKER_URL") or Path(data_dir, "run", "broker.url").read_text()
 
 
 def ask(worker: Worker, question: str) -> dict[str, object]:
-    """One HTTP call to the worker. `worker.auth` are the headers that prove the claim."""
+    """Make one HTTP call to the worker. `worker.auth` has the headers that prove the claim."""
     request = urllib.request.Request(  # noqa: S310 - the pool's own endpoint
         f"{worker.endpoint}/echo", data=question.encode(), headers=worker.auth
     )
@@ -39,7 +39,7 @@ def main() -> int:
         try:
             with pool.acquire("acme", profile="default", wait_s=30) as worker:
                 print(f"got {worker.worker_id} at epoch {worker.epoch}, source {worker.source}")
-                print(f"it says {ask(worker, 'hello')}")
+                print(f"it answers {ask(worker, 'hello')}")
         except Refused as no:
             print(f"refused, {no.reason}: {no.detail}; try again in {no.retry_after_s} s", file=sys.stderr)
             return 1

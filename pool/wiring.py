@@ -12,23 +12,24 @@ from typing import TYPE_CHECKING, Any
 from redis import Redis
 
 from pool import config
-from pool.clock import SystemClock
-from pool.deps import Broker, Deps
+from pool.broker.locks import Lease, RedisLocks
+from pool.core.clock import SystemClock
+from pool.core.errors import BrokenPromise, ConfigInvalid, Transient
+from pool.core.ids import OrgId, ProfileName, RandomIds
+from pool.core.keys import NoKeys
+from pool.core.names import ACQUIRE, FLEET
+from pool.core.records import ReplyTo
+from pool.core.settings import Settings, nesting_problems
+from pool.core.threads import Threads
 from pool.drivers.port import Driver
-from pool.errors import BrokenPromise, ConfigInvalid, Transient
-from pool.forbidding import Forbidden
-from pool.ids import OrgId, ProfileName, RandomIds
-from pool.keys import NoKeys
-from pool.locks import Lease, RedisLocks
+from pool.drivers.workerapi import HttpWorkerApi
+from pool.lifecycle.denials import Denials
+from pool.lifecycle.deps import Broker, Deps
 from pool.metrics import Metrics
-from pool.records import ReplyTo
-from pool.settings import Settings, nesting_problems
 from pool.store import Store, connect, migrations, orgs
-from pool.threads import Threads
-from pool.workerapi import HttpWorkerApi
 
 if TYPE_CHECKING:
-    from pool.drivers.kubernetes.api import Api
+    from pool.drivers.kubernetes.api import KubeApi
     from pool.drivers.kubernetes.inspecting import Inspector
 
 _REDIS_TIMEOUT_S = 2.0
@@ -45,7 +46,7 @@ class NobodyListens:
 
     def reply(self, to: ReplyTo, answer: Mapping[str, Any]) -> None:  # noqa: ARG002
         """Not delivered; the next reap does."""
-        raise Transient("this process delivers no answers")
+        raise Transient("this process does not deliver answers")
 
     def nudge(self, profile: ProfileName) -> None:
         """Dropped."""
@@ -55,7 +56,7 @@ class _NoLocks:
     """Locks of a process without Redis; passes need them, operators' verbs do not."""
 
     def taken(self, name: str, ttl_s: float) -> AbstractContextManager[Lease | None]:  # noqa: ARG002
-        raise BrokenPromise(f"a process without Redis was about to lock {name}")
+        raise BrokenPromise(f"a process without Redis tried to lock {name}")
 
     def holder(self, name: str) -> str | None:  # noqa: ARG002
         return None
@@ -66,7 +67,7 @@ def build_for_operators(settings: Settings, store: Store, *, role: str) -> Deps:
     clock = SystemClock()
 
     def no_driver() -> Driver:
-        raise BrokenPromise(f"{role} was about to touch a pod")
+        raise BrokenPromise(f"{role} tried to change a pod")
 
     return Deps(
         store=store,
@@ -97,7 +98,7 @@ def build(
     migrations.assert_current(store)
     redis = open_redis(settings)
     metrics = Metrics(role=role, driver=settings.pool.driver, profiles=settings.profiles)
-    metrics.spawn_limit.set(settings.pool.fleet_threads if role == "fleet" else 0)
+    metrics.spawn_limit.set(settings.pool.fleet_threads if role == FLEET else 0)
     return Deps(
         store=store,
         broker=broker,
@@ -110,7 +111,7 @@ def build(
         keys=config.keyring(settings),
         who=who,
         started_at=store.now(),
-        make_driver=lambda: build_driver(settings, metrics, Forbidden(store, clock).saw, watched),
+        make_driver=lambda: build_driver(settings, metrics, Denials(store, clock).saw, watched),
     )
 
 
@@ -126,7 +127,7 @@ def open_store(settings: Settings, *, connections: int = 5, lock_timeout_s: floa
 
 def _lock_timeout_s(settings: Settings, role: str) -> float | None:
     """Callers of all orgs share the threads of an acquire worker: none of them waits long for a row that another transaction holds."""
-    return settings.pool.call_timeout_s / LOCK_PART if role == "acquire" else None
+    return settings.pool.call_timeout_s / LOCK_PART if role == ACQUIRE else None
 
 
 def open_redis(settings: Settings) -> Redis:
@@ -181,9 +182,9 @@ def open_cluster(settings: Settings) -> Inspector:
 
 def _kubernetes_api(
     settings: Settings, metrics: Metrics, forbidden: Callable[[str, str], None], *, connections: int
-) -> Api:
+) -> KubeApi:
     from pool.drivers.kubernetes import access
-    from pool.drivers.kubernetes.api import Api
+    from pool.drivers.kubernetes.api import KubeApi
     from pool.drivers.kubernetes.rights import Look, Right
     from pool.drivers.kubernetes.throttle import Throttle
 
@@ -197,7 +198,7 @@ def _kubernetes_api(
     for right in Right:
         metrics.api_calls.labels(right.verb, right.resource, str(_FORBIDDEN))
     kubernetes, clock = settings.kubernetes, SystemClock()
-    return Api(
+    return KubeApi(
         lambda: access.load(kubernetes, connections=connections),
         throttle=Throttle(qps=kubernetes.qps, burst=kubernetes.burst, clock=clock),
         clock=clock,

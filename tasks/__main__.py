@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 import structlog
 
-from pool import logs
-from pool.errors import PoolError
+from pool.config import logs
+from pool.core.errors import PoolError
+from pool.core.names import ACQUIRE, ENV_ROLE
 
 if TYPE_CHECKING:
     from tasks.app import WarmpoolApp
@@ -26,7 +27,7 @@ def main(arguments: list[str]) -> None:
     gc.disable()
     what, *rest = arguments
     if what == "worker":
-        os.environ["WARMPOOL_RUN_ROLE"] = rest[0]
+        os.environ[ENV_ROLE] = rest[0]
     from tasks.app import app
 
     if what == "worker":
@@ -34,31 +35,31 @@ def main(arguments: list[str]) -> None:
         _work(app, rest[0])
     elif what == "beat":
         logs.set_up()
-        from tasks.beating import NamingBeat
+        from tasks.worker.beating import NamingBeat
 
         _prepare_beat(app)
         _keep_what_is_here()
         NamingBeat(app=app, loglevel="INFO", quiet=True, schedule="").run()
     elif what == "flower":
-        from tasks import flowering
+        from tasks.flower import display
 
         if "look-only" in rest:
-            app.control_cls = "tasks.looking:LookingControl"
-        flowering.prepare(app)
+            app.control_cls = "tasks.flower.readonly:LookingControl"
+        display.prepare(app)
         _keep_what_is_here()
-        app.start(flowering.arguments(rest[0], int(rest[1])))
+        app.start(display.arguments(rest[0], int(rest[1])))
     else:
         sys.exit(f"unknown component {what!r}")
 
 
 def _prepare(app: WarmpoolApp, role: str) -> None:
-    """A worker that could not do its work does not start. Left to a signal handler, Celery would log the error and go on. Told to end meanwhile, it ends:
+    """A worker that could not do its work does not start. Left to a signal handler, Celery would log the error and go on. TaskEvent to end meanwhile, it ends:
     as the first process of a container it would not hear it otherwise."""
     logs.set_up()
     signal.signal(signal.SIGTERM, lambda *_: _told_to_end(role))
     try:
-        if role != "acquire":  # which never speaks to the cluster, nor loads what does
-            from pool.doctor import starting
+        if role != ACQUIRE:  # which never speaks to the cluster, nor loads what does
+            from pool.ops.doctor import starting
 
             starting.assert_rights(app.settings)
         app.deps  # noqa: B018 - made here
@@ -93,8 +94,8 @@ def _work(app: WarmpoolApp, role: str) -> NoReturn:
         without_gossip=True,
         without_mingle=True,
     )
-    if role == "acquire":
-        import tasks.lane  # noqa: F401 - with the rest
+    if role == ACQUIRE:
+        import tasks.worker.building  # noqa: F401 - with the rest
     _keep_what_is_here()
     worker.start()
     sys.exit(worker.exitcode)

@@ -5,41 +5,34 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import ExitStack
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery import Celery
 from celery.result import AsyncResult
 
-from pool import config, sparing, wiring
-from pool.clock import SystemClock
-from pool.deps import Deps
-from pool.ids import RequestPk, new_task_id
+from pool import config, wiring
+from pool.core.clock import SystemClock
+from pool.core.ids import new_task_id
+from pool.core.names import ACQUIRE, ENV_ROLE
+from pool.core.settings import Settings
+from pool.core.signing import INTERNAL_HEADER, Asked, InternalTasks
+from pool.core.threads import Threads
+from pool.lifecycle import sparing
+from pool.lifecycle.deps import Deps
 from pool.metrics import Metrics, serving
 from pool.metrics.catalog import Item
-from pool.settings import Settings
-from pool.signing import INTERNAL_HEADER, Asked, InternalTasks
-from pool.store import requests
-from pool.threads import Threads
-from tasks.background import Gathering, Timers
-from tasks.broker import CeleryBroker
-from tasks.dropping import Dropped
+from tasks.background import Timers
+from tasks.lane.dropping import Dropped
 from tasks.options import INTERNAL_TASKS, celery_options
-from tasks.proving import Prover, journal
-from tasks.tenants import Tenants
-from tasks.waits import Waits
-
-if TYPE_CHECKING:
-    from tasks.lane import Lane
-
-_MARKS_WITHIN_S = 1.0
-_REFUSALS_WITHIN_S = 1.0
+from tasks.sending import CeleryBroker
 
 
 class WarmpoolApp(Celery):
     """A Celery app with the pool behind it. One of each per process, made at first use."""
 
-    role = os.environ.get("WARMPOOL_RUN_ROLE", "app")
+    role = os.environ.get(ENV_ROLE, "app")
 
     @property
     def threads(self) -> int:
@@ -56,9 +49,9 @@ class WarmpoolApp(Celery):
         return threading.Event()
 
     @cached_property
-    def lanes(self) -> list[Lane]:
-        """The lane of this process, if it has one."""
-        return []
+    def closing(self) -> ExitStack:
+        """What is closed when the process ends, the last one first."""
+        return ExitStack()
 
     @cached_property
     def watched(self) -> Threads:
@@ -70,13 +63,9 @@ class WarmpoolApp(Celery):
         return Timers(SystemClock(), self.watched, self._left_out)
 
     @cached_property
-    def waits(self) -> Waits:
-        """The ends of waits that this process has begun."""
-        return Waits(self.deps, self.timers)
-
-    @cached_property
     def pool_broker(self) -> CeleryBroker:
-        return CeleryBroker(self, self.settings, self.timers, self.watched, self.internal_tasks.sign)
+        url, signs = config.broker_url(self.settings), self.internal_tasks.sign
+        return CeleryBroker(self, url, self.role, self.timers, self.watched, signs)
 
     @cached_property
     def internal_tasks(self) -> InternalTasks:
@@ -86,7 +75,7 @@ class WarmpoolApp(Celery):
     @cached_property
     def deps(self) -> Deps:
         # The lane has threads of its own beside Celery's.
-        threads = self.threads * 2 if self.role == "acquire" else self.threads
+        threads = self.threads * 2 if self.role == ACQUIRE else self.threads
         return wiring.build(
             self.settings, broker=self.pool_broker, role=self.role, threads=threads, watched=self.watched
         )
@@ -117,30 +106,6 @@ class WarmpoolApp(Celery):
         """Messages that this process has dropped."""
         return Dropped(self.own_metrics, SystemClock())
 
-    @cached_property
-    def delivered(self) -> Gathering:
-        """Requests whose answers have been delivered, marked together."""
-        return Gathering(self.timers, _MARKS_WITHIN_S, self._mark, item=Item.MARK)
-
-    @cached_property
-    def tenants(self) -> Tenants:
-        deps = self.deps
-        return Tenants(deps.store, deps.keys, deps.clock)
-
-    @cached_property
-    def prover(self) -> Prover:
-        return Prover(self)
-
-    @cached_property
-    def unproven(self) -> Gathering:
-        """Requests that were refused because of their signature, journalled together."""
-        return Gathering(
-            self.timers,
-            _REFUSALS_WITHIN_S,
-            lambda refused: journal(self, refused),
-            item=Item.AUDIT_ENTRY,
-        )
-
     def _restarted(self, name: str) -> None:
         self.own_metrics.thread_restarted(name)
 
@@ -164,12 +129,8 @@ class WarmpoolApp(Celery):
             options["headers"] = {**headers, INTERNAL_HEADER: self.internal_tasks.sign(asked)}
         return super().send_task(name, args, kwargs, **options)
 
-    def _mark(self, pks: list[Any]) -> None:
-        with self.deps.store.write() as tx:
-            requests.mark_replied(tx, [RequestPk(pk) for pk in pks])
 
-
-app = WarmpoolApp("warmpool", include=["tasks.fleet", "tasks.passes", "tasks.serving"])
+app = WarmpoolApp("warmpool", include=["tasks.fleet", "tasks.passes", "tasks.worker.start"])
 
 
 @app.on_configure.connect

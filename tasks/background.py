@@ -13,10 +13,10 @@ from typing import Any
 
 import structlog
 
-from pool.clock import Clock
-from pool.errors import Transient
+from pool.core.clock import Clock
+from pool.core.errors import Transient
+from pool.core.threads import Threads, WatchedThread
 from pool.metrics.catalog import Item
-from pool.threads import Threads, WatchedThread
 
 log = structlog.get_logger(__name__)
 

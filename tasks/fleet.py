@@ -9,10 +9,10 @@ from typing import Any
 import structlog
 from celery.exceptions import Reject
 
-from pool import activating, retiring, spawning, stamping
-from pool.errors import Transient
-from pool.ids import ClaimId, WorkerId
-from pool.records import Held
+from pool.core.errors import Transient
+from pool.core.ids import ClaimId, WorkerId
+from pool.core.records import Held
+from pool.lifecycle import activating, retiring, spawning, stamping
 from tasks.app import app
 from tasks.options import INTERNAL
 

@@ -8,33 +8,34 @@ from kombu import Exchange, Queue
 
 from beat_schedule import beat_schedule
 from pool import config
-from pool.periods import PERIODS_S
-from pool.settings import Settings
+from pool.core.names import ACQUIRE, BIND, FLEET, PASSES
+from pool.core.periods import PERIODS_S
+from pool.core.settings import Settings
 
 ROUTES = {
-    "pool.acquire": "acquire",
-    "pool.renew": "acquire",
-    "pool.release": "acquire",
-    "pool.cancel": "acquire",
-    "pool.canary": "acquire",
-    "pool.spawn": "fleet",
-    "pool.retire": "fleet",
-    "pool.activate": "bind",
-    "pool.stamp": "bind",
-    "pool.refill": "passes",
-    **{f"pool.{name}": "passes" for name in PERIODS_S},
+    "pool.acquire": ACQUIRE,
+    "pool.renew": ACQUIRE,
+    "pool.release": ACQUIRE,
+    "pool.cancel": ACQUIRE,
+    "pool.canary": ACQUIRE,
+    "pool.spawn": FLEET,
+    "pool.retire": FLEET,
+    "pool.activate": BIND,
+    "pool.stamp": BIND,
+    "pool.refill": PASSES,
+    **{f"pool.{name}": PASSES for name in PERIODS_S},
 }
 # What only the control plane sends.
-INTERNAL_TASKS = frozenset({"pool.canary", *(task for task, queue in ROUTES.items() if queue != "acquire")})
+INTERNAL_TASKS = frozenset({"pool.canary", *(task for task, queue in ROUTES.items() if queue != ACQUIRE)})
 # What callers send to. The lane reads it; Celery's own consumer in an acquire worker reads a queue that stays empty, and restores what a worker
 # that died had in hand.
-LANE, UNUSED = "acquire", "acquire.general"
-QUEUES = (LANE, UNUSED, "fleet", "bind", "passes")
+LANE, UNUSED = ACQUIRE, f"{ACQUIRE}.general"
+QUEUES = (LANE, UNUSED, FLEET, BIND, PASSES)
 
 
 def consumed(role: str) -> list[str]:
     """The queues that Celery's consumer reads in a worker of this role."""
-    return [UNUSED] if role == "acquire" else [role]
+    return [UNUSED] if role == ACQUIRE else [role]
 
 
 # What the pool asks of itself.
@@ -46,21 +47,21 @@ def celery_options(settings: Settings) -> dict[str, Any]:
     url, pool = config.broker_url(settings), settings.pool
     return {
         "broker_url": url,
-        "broker_transport": "tasks.transport:PatientTransport",
-        "result_backend": f"tasks.replies:ReplyBackend+{url}",
+        "broker_transport": "tasks.worker.transport:PatientTransport",
+        "result_backend": f"tasks.lane.replies:ReplyBackend+{url}",
         "result_expires": pool.result_expires_s,
         "task_serializer": "json",
         "result_serializer": "json",
         "accept_content": ["json"],
         "task_queues": [Queue(name, Exchange(name), routing_key=name) for name in QUEUES],
-        "task_default_queue": "acquire",
+        "task_default_queue": ACQUIRE,
         "task_create_missing_queues": False,
         "task_routes": {task: {"queue": queue} for task, queue in ROUTES.items()},
         "task_acks_late": True,
         "task_send_sent_event": False,
         "task_track_started": False,
         "worker_send_task_events": pool.events,
-        "worker_consumer": "tasks.serving:PatientConsumer",
+        "worker_consumer": "tasks.worker.consumer:PatientConsumer",
         "worker_prefetch_multiplier": 1,
         "worker_hijack_root_logger": False,
         "worker_redirect_stdouts": False,
@@ -79,6 +80,6 @@ def celery_options(settings: Settings) -> dict[str, Any]:
         "redis_retry_on_timeout": True,
         "result_backend_transport_options": {"retry_policy": {"timeout": 5.0}},
         "beat_schedule": beat_schedule,
-        "beat_scheduler": "tasks.beating:ReportingScheduler",
+        "beat_scheduler": "tasks.worker.beating:ReportingScheduler",
         "timezone": "UTC",
     }

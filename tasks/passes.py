@@ -9,12 +9,12 @@ import structlog
 from celery import Task
 from celery.worker import state as celery_state
 
-from pool.errors import PoolError
-from pool.ids import ProfileName
+from pool.core.errors import PoolError
+from pool.core.ids import ProfileName
 from pool.passes import PASSES, Pass, refill_once, run_once
-from tasks import ticks
 from tasks.app import app
 from tasks.options import INTERNAL
+from tasks.worker import ticks
 
 log = structlog.get_logger(__name__)
 _failures: Counter[str] = Counter()
@@ -23,7 +23,7 @@ _failures: Counter[str] = Counter()
 def _tick(what: Pass) -> Any:
     @app.task(name=f"pool.{what.name}", bind=True, **INTERNAL)
     def tick(self: Task[Any, Any]) -> dict[str, Any]:
-        if ticks.is_stale(app, what.name, self.request.headers):
+        if ticks.is_stale(app.backend, what.name, self.request.headers):
             return {"pass": what.name, "outcome": "expired"}
         try:
             report = run_once(app.deps, what, stopping=app.stopping.is_set)

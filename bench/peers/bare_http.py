@@ -8,7 +8,7 @@ import ssl
 import threading
 from urllib.parse import urlsplit
 
-from tests.support.kube_api import Access
+from tests.support.kube_api import ApiAccess
 
 _UID = re.compile(rb'"uid":"([0-9a-f-]{36})","resourceVersion"')
 
@@ -16,7 +16,7 @@ _UID = re.compile(rb'"uid":"([0-9a-f-]{36})","resourceVersion"')
 class BareClient:
     """A connection for each thread that uses it."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: ApiAccess) -> None:
         self._at = urlsplit(access.server).netloc
         self._tls = ssl.create_default_context(cadata=access.authority)
         self._headers = {"Authorization": f"Bearer {access.token}", "Content-Type": "application/json"}

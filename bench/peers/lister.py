@@ -19,14 +19,14 @@ import msgspec
 
 from bench.fleets import forget_peak, peak_mib, resident_mib
 from pool import wiring
+from pool.core.ids import WorkerId
+from pool.core.settings import KubernetesSettings, PoolSettings, Settings
+from pool.core.states import State
 from pool.drivers.kubernetes import wire
-from pool.drivers.kubernetes.api import Call
+from pool.drivers.kubernetes.api import ApiCall
 from pool.drivers.kubernetes.driver import KubernetesDriver
 from pool.drivers.kubernetes.rights import Right
-from pool.ids import WorkerId
 from pool.passes import sweep_orphans
-from pool.settings import KubernetesSettings, PoolSettings, Settings
-from pool.states import State
 from pool.store.glimpses import Glimpse
 
 
@@ -49,7 +49,7 @@ def _raw(driver: KubernetesDriver) -> dict[str, Any]:
 
     def fetch() -> None:
         query = {**driver._selected, "resourceVersion": "0"}
-        answer = driver._api.call(Call(right=Right.LIST_PODS, query=query))
+        answer = driver._api.call(ApiCall(right=Right.LIST_PODS, query=query))
         kept.extend(decoder.decode(answer.body).items or ())
 
     return _measured(fetch) | {"pods": len(kept)}

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 import structlog
 
-from pool.ids import RandomIds, WorkerId
-from pool.keys import Keyring
+from pool.core.ids import RandomIds, WorkerId
+from pool.core.keys import Keyring
 from pool.store import connect
 from tests.support.world import World
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from pool.client.blocking import Pool, Worker
 from pool.client.errors import AnswerOverdue, BrokerDown, ClaimLost, PoolClosed, TaskFailed
-from pool.errors import Refused
+from pool.core.errors import Refused
 
 if TYPE_CHECKING:
     from pool.client.aio import AsyncPool, AsyncWorker

@@ -13,10 +13,10 @@ from pool.client.aio_session import AsyncSession
 from pool.client.core import log
 from pool.client.credentials import key_source
 from pool.client.errors import PoolClosed
-from pool.client.holding import Held, Holding
+from pool.client.holding import HeldClaim, Holding
 from pool.client.identity import identity, named
-from pool.errors import PoolError
-from pool.states import Condition
+from pool.core.errors import PoolError
+from pool.core.states import Condition
 
 
 class AsyncPool:
@@ -108,7 +108,7 @@ class AsyncPool:
         return self._here
 
 
-class AsyncWorker(Held):
+class AsyncWorker(HeldClaim):
     """The asyncio twin of `Worker`: released on exit, clean unless `taint()` was called."""
 
     def __init__(self, pool: AsyncPool, holding: Holding) -> None:

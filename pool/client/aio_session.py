@@ -8,15 +8,15 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar, cast
 
 from pool.client.asking import Ask, GiveUp, Pace, Send, Wait
-from pool.client.calls import Call
+from pool.client.calls import PendingCall
 from pool.client.core import Core, log
 from pool.client.credentials import KeySource, Signer
 from pool.client.ear import BLOCK_S, READ_TIMEOUT_S
 from pool.client.errors import BrokerDown, PoolClosed
 from pool.client.identity import Identity
 from pool.client.link import PUBLISH_TIMEOUT_S, broken, host_s, options, redacted
-from pool.clock import Clock, SystemClock
-from pool.errors import PoolError
+from pool.core.clock import Clock, SystemClock
+from pool.core.errors import PoolError
 
 T = TypeVar("T")
 
@@ -100,7 +100,7 @@ class AsyncSession:
     def now(self) -> float:
         return self._clock.monotonic()
 
-    async def ask(self, call: Call, take: Callable[[object], T]) -> T:
+    async def ask(self, call: PendingCall, take: Callable[[object], T]) -> T:
         """Send, wait, and hand the result to `take`. Whoever leaves before that leaves nothing behind."""
         self._start()
         answered = asyncio.Event()
@@ -113,7 +113,7 @@ class AsyncSession:
         self.core.finish(ask)
         return taken
 
-    def tell(self, told: list[Call]) -> None:
+    def tell(self, told: list[PendingCall]) -> None:
         """Send without waiting for answers, nor for the sending: whoever tells may be a task that is being cancelled."""
         if told and not self._loop.is_closed():
             task = self._loop.create_task(self._tell(told))
@@ -158,7 +158,7 @@ class AsyncSession:
         else:
             ask.sent(self.now())
 
-    async def _tell(self, told: list[Call]) -> None:
+    async def _tell(self, told: list[PendingCall]) -> None:
         try:
             await self._learn_time()
             await self._link.publish(*self.core.notes(told))

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from pool.backoff import Backoff
-from pool.client.calls import Call
+from pool.client.calls import PendingCall
 from pool.client.errors import AnswerOverdue, BrokerDown, PoolClosed
-from pool.client.messages import Answer, Message
-from pool.errors import PoolError
+from pool.client.messages import Message, ReplyMessage
+from pool.core.backoff import Backoff
+from pool.core.errors import PoolError
 
 # An answer is overdue after the first of these, then after the next; the contract makes re-sending harmless.
 _RESEND = Backoff(first_s=2.0, factor=2.0, limit_s=10.0)
@@ -62,11 +62,13 @@ Step = Send | Wait | GiveUp
 class Ask:
     """A question that somebody waits for."""
 
-    def __init__(self, call: Call, message: Message, signal: Signal, *, pace: Pace, now: float) -> None:
+    def __init__(
+        self, call: PendingCall, message: Message, signal: Signal, *, pace: Pace, now: float
+    ) -> None:
         self.call = call
         self.message = message
         self.signal = signal
-        self.answer: Answer | None = None
+        self.answer: ReplyMessage | None = None
         self.closed = False
         self.sendings = 0
         self._begun = 0

@@ -15,11 +15,11 @@ from pool.client import calls
 from pool.client.core import log
 from pool.client.credentials import key_source
 from pool.client.errors import PoolClosed
-from pool.client.holding import Held, Holding
+from pool.client.holding import HeldClaim, Holding
 from pool.client.identity import identity, named
 from pool.client.session import Session
-from pool.errors import PoolError
-from pool.states import Condition
+from pool.core.errors import PoolError
+from pool.core.states import Condition
 
 
 class Pool:
@@ -128,7 +128,7 @@ class Pool:
         return session
 
 
-class Worker(Held):
+class Worker(HeldClaim):
     """A worker that is ours: until released, or until the server says that the claim is gone.
 
     As a context manager it is released on exit, clean also if the block raised: whether the worker is fit to be used

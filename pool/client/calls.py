@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from pool.errors import BrokenPromise, Refused
-from pool.ids import RandomIds
-from pool.states import Condition
+from pool.core.errors import BrokenPromise, Refused
+from pool.core.ids import RandomIds
+from pool.core.states import Condition
 
 ACQUIRE = "pool.acquire"
 RENEW = "pool.renew"
@@ -23,7 +23,7 @@ LONGEST_WAIT_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class PendingCall:
     """A task, its arguments, and how long its answer is waited for."""
 
     task: str
@@ -72,23 +72,23 @@ def wish(
     }
 
 
-def acquire(arguments: Mapping[str, object], *, grace_s: float) -> Call:
+def acquire(arguments: Mapping[str, object], *, grace_s: float) -> PendingCall:
     wait_s = arguments["wait_s"]
     # Out of bounds or of another type is for the server to refuse; here it only must not keep us waiting for ever.
     waiting = max(0.0, min(float(wait_s), LONGEST_WAIT_S)) if isinstance(wait_s, int | float) else 0.0
-    return Call(task=ACQUIRE, kwargs=dict(arguments), patience_s=waiting + grace_s)
+    return PendingCall(task=ACQUIRE, kwargs=dict(arguments), patience_s=waiting + grace_s)
 
 
-def renew(claim_ids: Iterable[str], *, patience_s: float) -> Call:
-    return Call(task=RENEW, kwargs={"claim_ids": list(claim_ids)}, patience_s=patience_s)
+def renew(claim_ids: Iterable[str], *, patience_s: float) -> PendingCall:
+    return PendingCall(task=RENEW, kwargs={"claim_ids": list(claim_ids)}, patience_s=patience_s)
 
 
-def release(claim_id: str, condition: str) -> Call:
-    return Call(task=RELEASE, kwargs={"claim_id": claim_id, "condition": str(Condition(condition))})
+def release(claim_id: str, condition: str) -> PendingCall:
+    return PendingCall(task=RELEASE, kwargs={"claim_id": claim_id, "condition": str(Condition(condition))})
 
 
-def cancel(org: object, request_id: object) -> Call:
-    return Call(task=CANCEL, kwargs={"org": org, "request_id": request_id})
+def cancel(org: object, request_id: object) -> PendingCall:
+    return PendingCall(task=CANCEL, kwargs={"org": org, "request_id": request_id})
 
 
 def granted(result: object) -> Grant:

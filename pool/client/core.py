@@ -12,14 +12,14 @@ from collections import OrderedDict
 
 from pool.client import calls
 from pool.client.asking import Ask, Pace, Signal
-from pool.client.calls import Call
+from pool.client.calls import PendingCall
 from pool.client.credentials import Signer
 from pool.client.errors import PoolClosed
 from pool.client.holding import Holdings
 from pool.client.identity import Identity
-from pool.client.messages import Answer, Message
-from pool.ids import new_task_id
-from pool.states import Condition
+from pool.client.messages import Message, ReplyMessage
+from pool.core.ids import new_task_id
+from pool.core.states import Condition
 
 log = logging.getLogger("warmpool.client")
 
@@ -39,11 +39,11 @@ class Core:
         self.pace = pace
         self.holdings = Holdings(sooner)
         self._open: dict[str, Ask] = {}
-        self._left: OrderedDict[str, tuple[Call, float]] = OrderedDict()
+        self._left: OrderedDict[str, tuple[PendingCall, float]] = OrderedDict()
         self._closed = False
         self._lock = threading.Lock()
 
-    def ask(self, call: Call, signal: Signal, now: float) -> Ask:
+    def ask(self, call: PendingCall, signal: Signal, now: float) -> Ask:
         """A question; its answer is matched until `finish` or `abandon`."""
         message = self._message(call, reply_to=self.identity.reply_to)
         ask = Ask(call, message, signal, pace=self.pace, now=now)
@@ -57,14 +57,14 @@ class Core:
         """The question as it goes on the list; each sending is the same task."""
         return ask.sending(new_task_id(), self._shown(ask.message))
 
-    def notes(self, told: list[Call]) -> list[str]:
+    def notes(self, told: list[PendingCall]) -> list[str]:
         """Calls as they go on the list when nobody waits for their answer."""
         messages = [self._message(call) for call in told]
         return [message.encoded(new_task_id(), self._shown(message)) for message in messages]
 
-    def answered(self, raw: bytes | str, now: float) -> list[Call]:
+    def answered(self, raw: bytes | str, now: float) -> list[PendingCall]:
         """Wake the one caller concerned. A grant whose caller has left is to be released."""
-        answer = Answer.parse(raw)
+        answer = ReplyMessage.parse(raw)
         if answer is None:
             return []
         with self._lock:
@@ -91,7 +91,7 @@ class Core:
         with self._lock:
             self._open.pop(ask.message.task_id, None)
 
-    def abandon(self, ask: Ask, now: float) -> list[Call]:
+    def abandon(self, ask: Ask, now: float) -> list[PendingCall]:
         """Its caller leaves, for whatever reason. Of what it asked for nothing is to remain."""
         with self._lock:
             self._open.pop(ask.message.task_id, None)
@@ -106,13 +106,13 @@ class Core:
                 return []
         return [self.release(claim_id, Condition.CLEAN)]
 
-    def release(self, claim_id: str, condition: str) -> Call:
+    def release(self, claim_id: str, condition: str) -> PendingCall:
         """The call that ends a claim. From here on it is not renewed, and whatever is said about it is no news."""
         call = calls.release(claim_id, condition)
         self.holdings.drop(claim_id)
         return call
 
-    def close(self) -> list[Call]:
+    def close(self) -> list[PendingCall]:
         """Wake every caller, take no more questions; what is still held is to be released."""
         with self._lock:
             self._closed = True
@@ -130,7 +130,7 @@ class Core:
         for holding in self.holdings.learn(calls.renewal(result)):
             log.warning("claim_lost claim=%s cause=%s", holding.grant.claim_id, holding.cause)
 
-    def _late(self, answer: Answer, now: float) -> list[Call]:
+    def _late(self, answer: ReplyMessage, now: float) -> list[PendingCall]:
         call, _ = self._left.pop(answer.task_id, (None, now))
         claim_id = answer.claim_id()
         if call is None or claim_id is None:
@@ -153,7 +153,7 @@ class Core:
         while self._left and (len(self._left) > LATE_LIMIT or next(iter(self._left.values()))[1] < now):
             self._left.popitem(last=False)
 
-    def _message(self, call: Call, *, reply_to: str = "") -> Message:
+    def _message(self, call: PendingCall, *, reply_to: str = "") -> Message:
         return Message(
             task=call.task,
             kwargs=call.kwargs,

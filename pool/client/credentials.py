@@ -13,15 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pool.client.messages import Message
-from pool.clock import Clock
-from pool.errors import InvalidInput, PoolError
-from pool.ids import RandomIds
-from pool.signing import HEADER, VALID_S, Asked, OrgKey, sign
+from pool.core.clock import Clock
+from pool.core.errors import InvalidInput, PoolError
+from pool.core.ids import RandomIds
+from pool.core.names import ENV_ORG_KEY, ENV_ORG_KEY_FILE
+from pool.core.signing import HEADER, VALID_S, Asked, OrgKey, sign
 
 log = logging.getLogger("warmpool.client")
 
-KEY_VARIABLE = "WARMPOOL_ORG_KEY"
-FILE_VARIABLE = "WARMPOOL_ORG_KEY_FILE"
 # So often the broker's time is asked for, and the key's file read.
 LEARN_EVERY_S = 60.0
 
@@ -30,11 +29,11 @@ KeySource = Callable[[], OrgKey]
 
 def key_source(given: str | None) -> KeySource | None:
     """Where the key comes from; None: requests are not signed."""
-    text = given or os.environ.get(KEY_VARIABLE)
+    text = given or os.environ.get(ENV_ORG_KEY)
     if text:
         key = OrgKey.parse(text)
         return lambda: key
-    if path := os.environ.get(FILE_VARIABLE):
+    if path := os.environ.get(ENV_ORG_KEY_FILE):
         return lambda: _kept_in(Path(path))
     return None
 
@@ -80,4 +79,4 @@ def _kept_in(path: Path) -> OrgKey:
     try:
         return OrgKey.parse(path.read_text(encoding="ascii"))
     except (OSError, ValueError) as exc:
-        raise InvalidInput(FILE_VARIABLE, f"names a file that can not be read: {exc}") from exc
+        raise InvalidInput(ENV_ORG_KEY_FILE, f"names a file that can not be read: {exc}") from exc

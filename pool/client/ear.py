@@ -11,8 +11,8 @@ import logging
 from typing import TYPE_CHECKING, cast
 
 from pool.client.identity import Identity
-from pool.client.wire import Wire
-from pool.clock import Clock, SystemClock
+from pool.client.wire import ReplyWire
+from pool.core.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
     import redis
@@ -31,7 +31,7 @@ class Ear:
 
     def __init__(self, client: redis.Redis, identity: Identity, refusal: type[Exception]) -> None:
         """`refusal` is raised for what Redis does not do, for this user or at all."""
-        self._wire = Wire(client)
+        self._wire = ReplyWire(client)
         self._queue = identity.queue
         self._pop = ("BLPOP", identity.reply_to, BLOCK_S)
         self._rest = ("LPOP", identity.reply_to, MORE)

@@ -11,7 +11,7 @@ PoolError
 
 from __future__ import annotations
 
-from pool.errors import PoolError, Transient
+from pool.core.errors import PoolError, Transient
 
 
 class BrokerDown(Transient):

@@ -9,12 +9,12 @@ from __future__ import annotations
 import threading
 from datetime import datetime
 
-from pool import tokens
-from pool.backoff import Backoff
 from pool.client.asking import Signal
-from pool.client.calls import Call, Grant, Renewal, renew
+from pool.client.calls import Grant, PendingCall, Renewal, renew
 from pool.client.errors import ClaimLost
-from pool.states import Condition
+from pool.core import tokens
+from pool.core.backoff import Backoff
+from pool.core.states import Condition
 
 # The most that the server takes in one call.
 BATCH = 10_000
@@ -49,7 +49,7 @@ class Holding:
         return self.grant
 
 
-class Held:
+class HeldClaim:
     """What `Worker` and `AsyncWorker` show of their claim."""
 
     def __init__(self, holding: Holding) -> None:
@@ -151,7 +151,7 @@ class Holdings:
         with self._lock:
             return None if self._round_at is None or not self._held else max(0.0, self._round_at - now)
 
-    def renewals(self) -> list[Call]:
+    def renewals(self) -> list[PendingCall]:
         """The round: one call for all that is held."""
         with self._lock:
             ids, patience_s = list(self._held), min(PATIENCE_S, self._third())

@@ -7,10 +7,10 @@ import re
 import socket
 from dataclasses import dataclass, replace
 
-from pool.client.messages import QUEUE
-from pool.errors import InvalidInput
-from pool.ids import RandomIds, new_task_id
-from pool.signing import REPLY_PREFIX, OrgKey, queue_of, task_prefix_of
+from pool.core.errors import InvalidInput
+from pool.core.ids import RandomIds, new_task_id
+from pool.core.names import ACQUIRE, REPLY_PREFIX, queue_of, task_prefix_of
+from pool.core.signing import OrgKey
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
@@ -23,7 +23,7 @@ class Identity:
     origin: str
     # With a queue for each org, what the names of its own keys begin with.
     prefix: str = ""
-    queue: str = QUEUE
+    queue: str = ACQUIRE
 
     @property
     def reply_to(self) -> str:

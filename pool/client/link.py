@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 from pool.client.ear import BLOCK_S, READ_TIMEOUT_S, Ear
 from pool.client.errors import BrokerDown
 from pool.client.identity import Identity
-from pool.client.wire import Wire
-from pool.clock import wall_s
+from pool.client.wire import ReplyWire
+from pool.core.clock import wall_s
 
 if TYPE_CHECKING:
     import redis
@@ -91,7 +91,7 @@ class Link:
 
         # Retrying is ours, but for one go at a connection that has gone stale.
         self._writer = client(PUBLISH_TIMEOUT_S, 1)
-        self._wire, self._wire_free = Wire(client(PUBLISH_TIMEOUT_S, 0)), threading.RLock()
+        self._wire, self._wire_free = ReplyWire(client(PUBLISH_TIMEOUT_S, 0)), threading.RLock()
         self._wire_in_use = False
         self._gathered: deque[_Bundle] = deque()
         self._ear = Ear(client(READ_TIMEOUT_S, 0), identity, redis.ResponseError)

@@ -12,12 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pool.client.errors import TaskFailed
+from pool.core.names import ACQUIRE, OUTAGE_ERRORS
 
-QUEUE = "acquire"
 # Celery's own limit for what Flower shows of the arguments.
 REPR_LIMIT = 1024
-# What a task may have raised because something did not answer it, by name.
-OUTAGES = frozenset({"BackendStoreError", "ConnectionError", "OperationalError", "TimeoutError", "Transient"})
 _NO_MORE: Mapping[str, str] = {}
 # What is the same in every message, as JSON; composing the rest around it takes a third of the time of encoding the whole.
 _NO_EMBED = '{"callbacks": null, "errbacks": null, "chain": null, "chord": null}'
@@ -38,7 +36,7 @@ class Message:
     task_id: str
     origin: str
     reply_to: str = ""
-    queue: str = QUEUE
+    queue: str = ACQUIRE
 
     def encoded(self, delivery_tag: str, more: Mapping[str, str] = _NO_MORE) -> str:
         """What goes on the list, with `more` headers. Every sending has a tag of its own, or one acknowledgement would end two of them."""
@@ -58,7 +56,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ReplyMessage:
     """What a task came to, in the form of Celery's result meta."""
 
     task_id: str
@@ -66,7 +64,7 @@ class Answer:
     result: object
 
     @classmethod
-    def parse(cls, raw: bytes | str) -> Answer | None:
+    def parse(cls, raw: bytes | str) -> ReplyMessage | None:
         """None if it is not an answer at all. A server that says that it could not reach its database or its broker has not
         answered: it is asked again in due time, which the contract makes harmless."""
         try:
@@ -84,7 +82,7 @@ class Answer:
         return (
             self.status != "SUCCESS"
             and isinstance(self.result, dict)
-            and self.result.get("exc_type") in OUTAGES
+            and self.result.get("exc_type") in OUTAGE_ERRORS
         )
 
     def value(self) -> object:

@@ -17,14 +17,14 @@ from functools import partial
 from typing import TypeVar
 
 from pool.client.asking import Ask, GiveUp, Pace, Send, Wait
-from pool.client.calls import Call
+from pool.client.calls import PendingCall
 from pool.client.core import Core, log
 from pool.client.credentials import KeySource, Signer
 from pool.client.errors import BrokerDown, PoolClosed
 from pool.client.identity import Identity
 from pool.client.link import Link
-from pool.clock import Clock, SystemClock
-from pool.errors import PoolError
+from pool.core.clock import Clock, SystemClock
+from pool.core.errors import PoolError
 
 T = TypeVar("T")
 # How long `close` waits for its threads; they are daemons and hold nothing up after that.
@@ -55,7 +55,7 @@ class Session:
     def now(self) -> float:
         return self._clock.monotonic()
 
-    def ask(self, call: Call, take: Callable[[object], T]) -> T:
+    def ask(self, call: PendingCall, take: Callable[[object], T]) -> T:
         """Send, wait, and hand the result to `take`. Whoever leaves before that leaves nothing behind."""
         self._start()
         answered = threading.Event()
@@ -71,7 +71,7 @@ class Session:
         finally:
             self._resign(ask)
 
-    def tell(self, told: list[Call]) -> None:
+    def tell(self, told: list[PendingCall]) -> None:
         """Send without waiting for answers, once, at best."""
         if not told:
             return

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import redis
 
 
-class Wire:
+class ReplyWire:
     """Opened at first use and anew after it broke. One thread at a time. Raises what redis-py raises."""
 
     def __init__(self, client: redis.Redis) -> None:

@@ -1,8 +1,9 @@
-"""The configuration: `warmpool.toml` with `WARMPOOL_*` over it, checked line by line, then frozen as `Settings`.
+"""Load the configuration: `warmpool.toml`, overridden by `WARMPOOL_*` variables, checked, then
+frozen as `Settings`.
 
-`parsing` is the pure core (text and environment in, settings and findings out), generic over the settings classes:
-a new field in `pool.settings` needs nothing here. `reading` finds and reads the file; `effective` says what empty
-settings come to.
+`parsing` is the pure part: it turns a text and an environment into settings and findings. It is
+generic over the settings classes, so a new field in `pool.core.settings` needs no change here.
+`reading` finds and reads the file. `effective` resolves settings that are empty.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from pool.config.effective import (
     made_data_dir,
     master_key,
 )
-from pool.config.parsing import Report
+from pool.config.parsing import ConfigReport
 from pool.config.reading import check, examine, load, source_name
 
 __all__ = [
-    "Report",
+    "ConfigReport",
     "broker_url",
     "check",
     "data_dir",

@@ -1,4 +1,4 @@
-"""What only shows when settings are seen together: budgets that do not nest, placeholders that nobody fills. Pure."""
+"""Check settings against each other: time budgets that do not nest, placeholders that have no value. Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import fields, replace
 
 from pool.config.lines import Path
 from pool.config.wording import dotted
-from pool.profiles import unknown_placeholders
-from pool.settings import PoolSettings, Settings, nesting_problems
+from pool.core.profiles import unknown_placeholders
+from pool.core.settings import PoolSettings, Settings, nesting_problems
 
 _NAMES = frozenset(f.name for f in fields(PoolSettings))
 
@@ -17,7 +17,10 @@ _NAMES = frozenset(f.name for f in fields(PoolSettings))
 def problems(
     settings: Settings, *, given: frozenset[str], spoilt: frozenset[str]
 ) -> Iterator[tuple[Path, str]]:
-    """Budgets that do not nest: the setting to look at, and a sentence. A setting that is wrong by itself is not judged."""
+    """Yield a setting and a sentence for each pair of budgets that do not nest.
+
+    Settings in `spoilt` are invalid by themselves and are not compared.
+    """
     own = nesting_problems(settings.pool)
     for sentence in own:
         named = _named(sentence)
@@ -32,7 +35,7 @@ def problems(
 def _profile_problems(
     settings: Settings, own: list[str], spoilt: frozenset[str]
 ) -> Iterator[tuple[Path, str]]:
-    """A profile's own activation budget has to nest as well as the pool's."""
+    """Apply the same rules to the activation budget of each profile."""
     for name, profile in settings.profiles.items():
         if profile.activation_budget_s is None:
             continue
@@ -44,19 +47,22 @@ def _profile_problems(
 
 
 def warnings(settings: Settings) -> Iterator[tuple[Path, str]]:
-    """Placeholders that would reach a worker unfilled. Orgs can get values at run time, so this is no problem yet."""
+    """Yield a warning for each placeholder that would reach a worker unreplaced.
+
+    It is only a warning because orgs can get values at run time.
+    """
     known = {key: value for org in settings.orgs.values() for key, value in org.values.items()}
     for name, profile in settings.profiles.items():
         path = ("profiles", name, "activation_payload")
         for placeholder in unknown_placeholders(profile.activation_payload, known):
             why = (
-                "no org in this file has that value"
+                "no org in this file defines this value"
                 if placeholder.startswith("values.")
-                else "nothing fills it"
+                else "it is not a known placeholder"
             )
-            yield path, f"{dotted(path)} has {{{placeholder}}}, and {why}"
+            yield path, f"{dotted(path)} contains {{{placeholder}}}, but {why}"
 
 
 def _named(sentence: str) -> list[str]:
-    """The settings that a sentence names, each once, in order."""
+    """Return the settings that a sentence names, each once, in order."""
     return list(dict.fromkeys(word for word in re.findall(r"[a-z_]+", sentence) if word in _NAMES))

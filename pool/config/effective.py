@@ -1,4 +1,4 @@
-"""What empty settings come to: the data directory, the database, the broker, the master key."""
+"""Resolve settings that may be empty: the data directory, the database, the broker and the master key."""
 
 from __future__ import annotations
 
@@ -8,56 +8,63 @@ from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from pool.config.rules import LEAST_KEY_CHARS
-from pool.errors import PoolError
-from pool.ids import RandomIds
-from pool.keys import Keyring
-from pool.settings import Settings
+from pool.core.errors import PoolError
+from pool.core.ids import RandomIds
+from pool.core.keys import Keyring
+from pool.core.settings import Settings
 
 BROKER_FILE = "run/broker.url"
+DATABASE_FILE = "run/database.url"
 KEY_FILE = "master.key"
 
 
 def data_dir(settings: Settings) -> Path:
-    """Where the embedded services keep their files. It may not exist yet."""
+    """Return the directory of the embedded services. It may not exist yet."""
     return Path(settings.pool.data_dir).absolute()
 
 
 def made_data_dir(settings: Settings) -> Path:
-    """The same, made if need be, for nobody else to read."""
+    """Return the same directory; create it with mode 0700 if it does not exist."""
     path = data_dir(settings)
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as exc:
-        raise PoolError(f"cannot make data_dir {path}: {exc.strerror}") from exc
+        raise PoolError(f"cannot create data_dir {path}: {exc.strerror}") from exc
     return path
 
 
 def database_url(settings: Settings) -> str:
-    """The database's address, with the driver named that is installed."""
-    url = settings.pool.database_url
+    """Return the URL of the database; without a setting, the URL that the running embedded server wrote."""
+    url = settings.pool.database_url or _written(data_dir(settings) / DATABASE_FILE)
     if not url:
-        return f"sqlite:///{data_dir(settings) / 'pool.db'}"
-    scheme, _, rest = url.partition("://")
-    return f"postgresql+psycopg://{rest}" if scheme in {"postgres", "postgresql"} else url
-
-
-def broker_url(settings: Settings) -> str:
-    """The broker's address; without a setting, the one that the running embedded server wrote down."""
-    if settings.pool.broker_url:
-        return _checked(settings.pool.broker_url)
-    try:
-        url = (data_dir(settings) / BROKER_FILE).read_text(encoding="utf-8").strip()
-    except FileNotFoundError:
-        url = ""
-    except (OSError, ValueError) as exc:
-        raise PoolError(f"cannot read {data_dir(settings) / BROKER_FILE}: {exc}") from exc
-    if not url:
-        raise PoolError("no broker: set broker_url or start one with `warmpool up`")
+        raise PoolError("no database is configured: set database_url, or start one with `warmpool up`")
     return url
 
 
+def broker_url(settings: Settings) -> str:
+    """Return the URL of the broker; without a setting, the URL that the running embedded server wrote."""
+    if settings.pool.broker_url:
+        return _checked(settings.pool.broker_url)
+    url = _written(data_dir(settings) / BROKER_FILE)
+    if not url:
+        raise PoolError("no broker is configured: set broker_url, or start one with `warmpool up`")
+    return url
+
+
+def _written(path: Path) -> str:
+    """Return the URL in this file, or "" if no server has written one."""
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError) as exc:
+        raise PoolError(f"cannot read {path}: {exc}") from exc
+
+
 def _checked(url: str) -> str:
-    """A URL that asks for TLS asks for a checked certificate, unless it says otherwise. Without the word kombu would speak no TLS at all."""
+    """Add `ssl_cert_reqs=required` to a rediss:// URL that does not set it. Without it kombu does
+    not use TLS.
+    """
     parts = urlsplit(url)
     if parts.scheme != "rediss" or "ssl_cert_reqs" in dict(parse_qsl(parts.query)):
         return url
@@ -65,18 +72,18 @@ def _checked(url: str) -> str:
 
 
 def master_key(settings: Settings) -> bytes:
-    """The key that all workers' keys derive from; without a setting, the one under data_dir, made by whoever comes first."""
+    """Return the master key; without a setting, the one under data_dir, which the first process generates."""
     text = settings.pool.master_key.strip() or _kept_key(made_data_dir(settings) / KEY_FILE)
     return text.encode()
 
 
 def has_master_key(settings: Settings) -> bool:
-    """Whether there is one without making it."""
+    """Return whether a master key exists. Does not generate one."""
     return bool(settings.pool.master_key.strip()) or (data_dir(settings) / KEY_FILE).is_file()
 
 
 def keyring(settings: Settings) -> Keyring:
-    """All master keys that are honoured."""
+    """Return all master keys that are accepted."""
     pool = settings.pool
     return Keyring(
         current=master_key(settings),
@@ -92,23 +99,25 @@ def _kept_key(path: Path) -> str:
         _make_private(path)
         text = path.read_text(encoding="ascii").strip()
     except (OSError, ValueError) as exc:
-        raise PoolError(f"cannot keep the master key in {path}: {exc}; set master_key instead") from exc
+        raise PoolError(f"cannot store the master key in {path}: {exc}; set master_key instead") from exc
     if len(text) < LEAST_KEY_CHARS:
         raise PoolError(
-            f"{path} holds no master key: {len(text)} characters where {LEAST_KEY_CHARS} are the least"
+            f"{path} is not a valid master key: {len(text)} characters, the minimum is {LEAST_KEY_CHARS}"
         )
     return text
 
 
 def _make_private(path: Path) -> None:
-    """A key that others could read becomes its owner's alone. One that is mounted read-only stays as it is."""
+    """Remove the access of other users to the key file. A file that is mounted read-only stays unchanged."""
     if path.stat().st_mode & 0o077:
         with contextlib.suppress(OSError):
             path.chmod(0o600)
 
 
 def _make_key(path: Path) -> None:
-    """Make the key file whole or not at all. A link, unlike a rename, never replaces a key that somebody already uses."""
+    """Create the key file atomically. A link, unlike a rename, never replaces a key that is already
+    in use.
+    """
     ids = RandomIds()
     draft = path.with_name(f"{path.name}.{ids.token()}")
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -126,4 +135,4 @@ def _link_unless_there(draft: Path, path: Path) -> None:
     try:
         path.hardlink_to(draft)
     except FileExistsError:
-        return  # somebody was faster; theirs is the key
+        return  # another process created the key first; use that one

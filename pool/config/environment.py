@@ -1,33 +1,34 @@
-"""Which `WARMPOOL_*` variables are settings, which belong to others, and which are mistakes. Pure."""
+"""Tell which `WARMPOOL_*` variables are settings, which have another purpose, and which are
+mistakes. Pure.
+"""
 
 from __future__ import annotations
 
 import re
 
-PREFIX = "WARMPOOL_"
-CONFIG = "WARMPOOL_CONFIG"
-ORGS_AUTO_CREATE = "WARMPOOL_ORGS_AUTO_CREATE"
-
-# What the pool gives its workers and its own processes, and what tests use: not settings, and no mistakes either.
-_OTHERS = re.compile(
-    r"WARMPOOL_(?:CONFIG|WORKER|UID|STATUS_FILE|KEY_FILE|GRACE_S|PORT|ENDPOINT|TOKEN|EPOCH|HOST|PROFILE"
-    r"|ORG_KEY|ORG_KEY_FILE|CLAIM.*|RUN_.*|TEST_.*)",
-    re.DOTALL,
+from pool.core.names import (
+    ENV_NOT_SETTINGS,
+    ENV_NOT_SETTINGS_PREFIXES,
+    ENV_ORGS_AUTO_CREATE,
+    ENV_PREFIX,
 )
-# What Kubernetes puts into every pod for a Service whose name begins with "warmpool".
+
+# Kubernetes adds these to every pod for a Service whose name begins with "warmpool".
 _SERVICE_LINKS = re.compile(
-    r"WARMPOOL_(?:[A-Z0-9_]+_)?"
+    rf"{ENV_PREFIX}(?:[A-Z0-9_]+_)?"
     r"(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|PORT(?:_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)?)"
 )
 
 
 def variable(field: str, section: str = "pool") -> str:
-    """The variable of a setting of the pool, or of another section."""
-    return PREFIX + ("" if section == "pool" else f"{section.upper()}_") + field.upper()
+    """Return the variable of a setting of [pool], or of another section."""
+    return ENV_PREFIX + ("" if section == "pool" else f"{section.upper()}_") + field.upper()
 
 
 def is_mistake(name: str, settings: frozenset[str]) -> bool:
-    """Whether a variable looks like a setting and is none."""
-    if not name.startswith(PREFIX) or name in settings or name == ORGS_AUTO_CREATE:
+    """Return whether a variable looks like a setting but is none."""
+    if not name.startswith(ENV_PREFIX) or name in settings or name == ENV_ORGS_AUTO_CREATE:
         return False
-    return not (_OTHERS.fullmatch(name) or _SERVICE_LINKS.fullmatch(name))
+    if name in ENV_NOT_SETTINGS or name.startswith(ENV_NOT_SETTINGS_PREFIXES):
+        return False
+    return not _SERVICE_LINKS.fullmatch(name)

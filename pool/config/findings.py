@@ -1,4 +1,4 @@
-"""What was given, where it stands, and what was found about it. Pure."""
+"""Configuration values with their position in the file, and the problems found in them. Pure."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ ENVIRONMENT = "environment"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A parsed file that knows where everything stands in it."""
+    """A parsed file with the line of each key."""
 
     file: str
     data: Mapping[str, Any]
     lines: Mapping[Path, int]
 
     def where(self, path: Path) -> str:
-        """File and line of a key."""
+        """Return the file and line of a key."""
         return f"{self.file}:{nearest(self.lines, path)}"
 
     def given(self, *path: str, value: object) -> Given:
-        """A value of this file."""
+        """Return a value of this file with its position."""
         return Given(doc=self, path=path, name=dotted(path), value=value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """A value as somebody wrote it: in a file, or (without one) in the environment."""
+    """A value as it was written in a file or, if `doc` is None, in the environment."""
 
     doc: Document | None = None
     path: Path = ()
@@ -40,13 +40,13 @@ class Given:
     value: object
 
     def where(self, below: Path = ()) -> str:
-        """Where it stands, or a part of it."""
+        """Return the position of the value, or of a part of it."""
         return self.doc.where(self.path + below) if self.doc else ENVIRONMENT
 
 
 @dataclass(slots=True)
 class Findings:
-    """What was found so far."""
+    """The problems found so far."""
 
     problems: list[str] = field(default_factory=list)
 
@@ -54,8 +54,8 @@ class Findings:
         self.problems.append(f"{where}: {sentence}")
 
     def wrong(self, given: Given, wrongs: Iterable[Wrong], *, secret: bool = False) -> None:
-        """What does not fit about a value, one finding each."""
+        """Add one finding for each invalid part of a value."""
         for wrong in wrongs:
             name = ".".join(filter(None, (given.name, dotted(wrong.path))))
             value = "(not shown)" if secret else shown(wrong.given)
-            self.add(given.where(wrong.path), f"{name} {wrong.verb} {value}; it takes {wrong.takes}")
+            self.add(given.where(wrong.path), f"{name} {wrong.verb} {value}; it must be {wrong.takes}")

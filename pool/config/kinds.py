@@ -1,4 +1,4 @@
-"""What a setting takes, read off its type and bounds: the one place that knows types. Pure."""
+"""Derive the allowed values of a setting from its type and bounds. Only this module knows the types. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, fields
 from typing import Any, get_args, get_origin, get_type_hints
 
-# What every database holds in an integer column.
+# The largest value of an integer column in Postgres.
 MOST_INT = 2**31 - 1
 MOST_DEEP = 50
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
@@ -27,7 +27,7 @@ _BOOLS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wrong:
-    """A value, or a part of one, that does not fit; `path` leads to that part, `verb` says what is given."""
+    """An invalid value, or an invalid part of one at `path`. `takes` completes the phrase "it must be …"."""
 
     path: tuple[str, ...] = ()
     verb: str = "is"
@@ -36,8 +36,8 @@ class Wrong:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """One type of setting: what is wrong with a value, how a right one is kept, how an environment variable says it."""
+class ValueKind:
+    """One type of setting: how to check a value, store it, and read it from an environment variable."""
 
     takes: str
     wrongs: Callable[[Any, str], Iterator[Wrong]]
@@ -49,13 +49,13 @@ class Kind:
 class Taker:
     """One setting: its kind and its bounds."""
 
-    kind: Kind
+    kind: ValueKind
     least: float | None
     most: float | None
 
     @property
     def takes(self) -> str:
-        """What it takes, in words."""
+        """Describe the allowed values."""
         if self.least is None and self.most is None:
             return self.kind.takes
         if self.most is None:
@@ -63,7 +63,7 @@ class Taker:
         return f"{self.kind.takes} from {_number(self.least)} to {_number(self.most)}"
 
     def wrongs(self, value: object) -> list[Wrong]:
-        """Everything about `value` that does not fit."""
+        """Return everything that is invalid about `value`."""
         found = list(self.kind.wrongs(value, self.takes))
         if not found and isinstance(value, int | float) and not self._within(value):
             found = [Wrong(given=value, takes=self.takes)]
@@ -75,7 +75,7 @@ class Taker:
 
 
 def takers(cls: type) -> dict[str, Taker]:
-    """What each setting of a settings class takes."""
+    """Return the kind and the bounds of each setting of a settings class."""
     hints = get_type_hints(cls)
     return {f.name: _taker(f, hints[f.name]) for f in fields(cls)}
 
@@ -86,7 +86,7 @@ def _taker(field: Field[Any], hint: object) -> Taker:
 
 
 def _required(hint: object) -> object:
-    """`int` of `int | None`: in a file, None is said by leaving the key out."""
+    """Return `int` for `int | None`: in a file, None is expressed by omitting the key."""
     if get_origin(hint) is types.UnionType:
         return next(a for a in get_args(hint) if a is not types.NoneType)
     return hint
@@ -117,7 +117,7 @@ def _is_line(value: object) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    """Text that a process's environment and a database can hold."""
+    """Return whether it is a string that an environment and a database can hold."""
     return isinstance(value, str) and "\0" not in value and not any("\ud800" <= c <= "\udfff" for c in value)
 
 
@@ -127,7 +127,7 @@ def _list_wrongs(value: object, takes: str) -> Iterator[Wrong]:
         return
     for index, item in enumerate(value):
         if not _is_text(item):
-            yield Wrong(path=(str(index),), given=item, takes="text")
+            yield Wrong(path=(str(index),), given=item, takes="a string")
 
 
 def _table_wrongs(value: object, takes: str) -> Iterator[Wrong]:
@@ -136,7 +136,7 @@ def _table_wrongs(value: object, takes: str) -> Iterator[Wrong]:
         return
     for key, item in value.items():
         if not _is_text(item):
-            yield Wrong(path=(key,), given=item, takes="text in quotes")
+            yield Wrong(path=(key,), given=item, takes="a string in quotes")
 
 
 def _json_wrongs(value: object, takes: str) -> Iterator[Wrong]:
@@ -159,7 +159,7 @@ def _tables_wrongs(value: object, takes: str) -> Iterator[Wrong]:
 
 def _unjsonable(node: object, path: tuple[str, ...]) -> Iterator[Wrong]:
     if len(path) > MOST_DEEP:
-        yield Wrong(given=node, takes=f"a table that nests at most {MOST_DEEP} deep")
+        yield Wrong(given=node, takes=f"a table with at most {MOST_DEEP} levels of nesting")
     elif isinstance(node, Mapping):
         for key, item in node.items():
             yield from _unjsonable(item, (*path, key))
@@ -168,30 +168,30 @@ def _unjsonable(node: object, path: tuple[str, ...]) -> Iterator[Wrong]:
             yield from _unjsonable(item, (*path, str(index)))
     elif not (isinstance(node, bool) or _is_number(node) or _is_text(node)):
         yield Wrong(
-            path=path, given=node, takes="what JSON can hold: text, a number, true, false, a list or a table"
+            path=path, given=node, takes="a JSON value: a string, a number, true, false, a list or a table"
         )
 
 
-KINDS: dict[object, Kind] = {
-    bool: Kind(
+KINDS: dict[object, ValueKind] = {
+    bool: ValueKind(
         takes="true or false",
         wrongs=_unless(lambda v: isinstance(v, bool)),
         from_text=lambda text: _BOOLS.get(text.strip().lower(), text),
     ),
-    int: Kind(
+    int: ValueKind(
         takes="a whole number",
         wrongs=_unless(_is_whole),
         from_text=lambda text: int(text) if _WHOLE.fullmatch(text.strip()) else text,
     ),
-    float: Kind(takes="a number", wrongs=_unless(_is_number), keep=float),
-    str: Kind(takes="text on one line", wrongs=_unless(_is_line)),
-    tuple[str, ...]: Kind(
-        takes="a list of texts",
+    float: ValueKind(takes="a number", wrongs=_unless(_is_number), keep=float),
+    str: ValueKind(takes="a string on one line", wrongs=_unless(_is_line)),
+    tuple[str, ...]: ValueKind(
+        takes="a list of strings",
         wrongs=_list_wrongs,
         keep=tuple,
         from_text=lambda text: [part.strip() for part in text.split(",") if part.strip()],
     ),
-    tuple[Mapping[str, Any], ...]: Kind(takes="a list of tables", wrongs=_tables_wrongs, keep=tuple),
-    Mapping[str, str]: Kind(takes="a table of texts", wrongs=_table_wrongs, keep=dict),
-    Mapping[str, Any]: Kind(takes="a table", wrongs=_json_wrongs, keep=dict),
+    tuple[Mapping[str, Any], ...]: ValueKind(takes="a list of tables", wrongs=_tables_wrongs, keep=tuple),
+    Mapping[str, str]: ValueKind(takes="a table of strings", wrongs=_table_wrongs, keep=dict),
+    Mapping[str, Any]: ValueKind(takes="a table", wrongs=_json_wrongs, keep=dict),
 }

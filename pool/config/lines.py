@@ -1,4 +1,4 @@
-"""On which line of a TOML text each key stands; `tomllib` does not say. Pure, and meant for text that `tomllib` took."""
+"""Find the line of each key in a TOML text, which `tomllib` does not report. Only for valid TOML. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PART = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\]|\\.)*"|'[^']*')"""
 _KEY = rf"{_PART}(?:[ \t]*\.[ \t]*{_PART})*"
 _HEADER = re.compile(rf"[ \t]*\[\[?[ \t]*({_KEY})[ \t]*\]")
 _ASSIGNMENT = re.compile(rf"[ \t]*({_KEY})[ \t]*=")
-# What matters of a value: where texts begin and end, comments, and brackets outside both.
+# The relevant tokens of a value: string delimiters, comments, and brackets outside both.
 _TOKEN = re.compile(r'''"""|\'\'\'|"(?:[^"\\]|\\.)*"|'[^']*'|\#.*|[\[\]{}]''')
 _LONG_END = {
     '"""': re.compile(r'(?:[^"\\]|\\.|"(?!""))*"{3,5}', re.DOTALL),
@@ -21,7 +21,9 @@ _LONG_END = {
 
 
 def lines_of(text: str) -> dict[Path, int]:
-    """The line of every table and key, the first where one is named twice. Keys inside inline tables are not listed."""
+    """Return the line of every table and key, the first one of a repeated name. Omits keys of
+    inline tables.
+    """
     found: dict[Path, int] = {}
     table: Path = ()
     for number, line in _statements(text):
@@ -34,7 +36,7 @@ def lines_of(text: str) -> dict[Path, int]:
 
 
 def nearest(lines: Mapping[Path, int], path: Path) -> int:
-    """The line of `path`; else of the first thing in it, as `[orgs.acme]` for `orgs`; else of what it stands in."""
+    """Return the line of `path`, else of its first child (`[orgs.acme]` for `orgs`), else of its parent."""
     inside = [number for known, number in lines.items() if known[: len(path)] == path]
     if inside:
         return lines.get(path, min(inside))
@@ -42,7 +44,7 @@ def nearest(lines: Mapping[Path, int], path: Path) -> int:
 
 
 def _statements(text: str) -> Iterator[tuple[int, str]]:
-    """The lines that begin something, without those inside a long text or a list that goes on."""
+    """Yield the first line of each statement, with its number."""
     lines = text.replace("\r\n", "\n").split("\n")
     index = 0
     while index < len(lines):
@@ -51,7 +53,7 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _height(lines: list[str], start: int) -> int:
-    """How many lines the statement that begins at `start` takes."""
+    """Return the number of lines of the statement that begins at `start`."""
     if _HEADER.match(lines[start]):
         return 1
     depth, opened = 0, ""
@@ -63,7 +65,7 @@ def _height(lines: list[str], start: int) -> int:
 
 
 def _after(line: str, depth: int, opened: str) -> tuple[int, str]:
-    """How deep in brackets, and in which long text, the end of `line` is."""
+    """Return the bracket depth and the open multi-line string at the end of `line`."""
     at = 0
     while True:
         if opened:
@@ -81,7 +83,7 @@ def _after(line: str, depth: int, opened: str) -> tuple[int, str]:
 
 
 def _path(key: str) -> Path:
-    """The parts of a dotted key, read by TOML's own rules."""
+    """Return the parts of a dotted key, parsed as TOML."""
     parts: list[str] = []
     node: object = tomllib.loads(f"{key} = 0")
     while isinstance(node, dict):

@@ -1,7 +1,9 @@
-"""From a file's text and an environment to settings, or to everything that is wrong with them. Pure: reads no file.
+"""Parse a file's text and an environment into settings, or into everything that is invalid in them.
+Pure: reads no file.
 
-Every finding is one line that says where (file and line, or environment), which setting, what was given and what it
-takes. A wrong value never hides another: parsing goes on with the default in its place.
+Every finding is one line: where (file and line, or environment), which setting, the value seen and
+what is allowed. An invalid value never hides another one: parsing continues with the default in its
+place.
 """
 
 from __future__ import annotations
@@ -13,13 +15,21 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pool.config import crosschecks
-from pool.config.environment import ORGS_AUTO_CREATE, PREFIX, is_mistake, variable
+from pool.config.environment import is_mistake, variable
 from pool.config.findings import ENVIRONMENT, Document, Findings, Given
 from pool.config.kinds import KINDS, Taker, Wrong, takers
 from pool.config.lines import Path, lines_of
-from pool.config.rules import ORG_NAME, ORG_NAME_TAKES, PROFILE_NAME, PROFILE_NAME_TAKES, RULES
+from pool.config.rules import RULES
 from pool.config.wording import did_you_mean, dotted, one_line, shown
-from pool.settings import KubernetesSettings, OrgDefaults, PoolSettings, Profile, Settings
+from pool.core.names import (
+    DNS_LABEL,
+    DNS_LABEL_RULE,
+    ENV_ORGS_AUTO_CREATE,
+    ENV_PREFIX,
+    ORG_NAME,
+    ORG_NAME_RULE,
+)
+from pool.core.settings import KubernetesSettings, OrgDefaults, PoolSettings, Profile, Settings
 
 T = TypeVar("T", PoolSettings, KubernetesSettings, Profile, OrgDefaults)
 Table = Mapping[str, Any]
@@ -36,16 +46,18 @@ _AT_LINE = re.compile(r" \(at line (\d+), column (\d+)\)$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """What came of reading: settings that can be used if there are no problems; warnings do not stand in the way."""
+class ConfigReport:
+    """The result of parsing. The settings are valid if there are no problems; warnings do not
+    prevent their use.
+    """
 
     settings: Settings
     problems: list[str]
     warnings: list[str]
 
 
-def parse(text: str, file: str, env: Mapping[str, str]) -> Report:
-    """Settings from a file's text, with the environment over it."""
+def parse(text: str, file: str, env: Mapping[str, str]) -> ConfigReport:
+    """Parse settings from a file's text; environment variables override it."""
     found = Findings()
     doc = _document(text, file, found)
     readable = not found.problems
@@ -67,16 +79,16 @@ def parse(text: str, file: str, env: Mapping[str, str]) -> Report:
     warnings = [
         f"{doc.where(path)}: warning: {sentence}" for path, sentence in crosschecks.warnings(settings)
     ]
-    return Report(settings=settings, problems=found.problems, warnings=warnings)
+    return ConfigReport(settings=settings, problems=found.problems, warnings=warnings)
 
 
 def _document(text: str, file: str, found: Findings) -> Document:
     try:
         return Document(file=file, data=tomllib.loads(text), lines=lines_of(text))
     except RecursionError:
-        found.add(file, "is not usable: it nests too deeply")
+        found.add(file, "is not usable: it has too many levels of nesting")
     except ValueError as exc:
-        # Not only TOMLDecodeError: numbers of thousands of digits raise a plain one.
+        # Not only TOMLDecodeError: a number of thousands of digits raises a plain ValueError.
         at = _AT_LINE.search(str(exc))
         place = f"{file}:{at.group(1)}" if at else file
         reason = _AT_LINE.sub(r" at column \2", str(exc))
@@ -87,7 +99,7 @@ def _document(text: str, file: str, found: Findings) -> Document:
 def _section(
     doc: Document, env: Mapping[str, str], what: tuple[str, type[T], Mapping[str, Taker]], found: Findings
 ) -> tuple[T, frozenset[str]]:
-    """A section that stands once, the environment over it, and the names of its settings that were given wrongly."""
+    """Return a section, overridden by the environment, and the names of its invalid settings."""
     section, cls, known = what
     givens = _in_table(doc, (section,), doc.data.get(section, {}), found)
     for name, taker in known.items():
@@ -103,7 +115,7 @@ def _profiles(doc: Document, found: Findings) -> dict[str, Profile]:
         return {"default": Profile()}
     profiles = {}
     for name, table in tables.items():
-        _check_name(doc, ("profiles", name), (PROFILE_NAME, PROFILE_NAME_TAKES), found)
+        _check_name(doc, ("profiles", name), (DNS_LABEL, DNS_LABEL_RULE), found)
         givens = _in_table(doc, ("profiles", name), table, found)
         profiles[name] = Profile(name=name, **_fitting(Profile, PROFILE, givens, found))
     return profiles
@@ -116,7 +128,7 @@ def _orgs(doc: Document, found: Findings) -> dict[str, OrgDefaults]:
     )
     orgs = {}
     for name, table in _tables(doc, "orgs", named, found).items():
-        _check_name(doc, ("orgs", name), (ORG_NAME, ORG_NAME_TAKES), found)
+        _check_name(doc, ("orgs", name), (ORG_NAME, ORG_NAME_RULE), found)
         givens = _in_table(doc, ("orgs", name), table, found)
         orgs[name] = OrgDefaults(**_fitting(OrgDefaults, ORG, givens, found))
     return orgs
@@ -127,18 +139,18 @@ def _auto_create(doc: Document, env: Mapping[str, str], found: Findings) -> bool
     default = Settings().orgs_auto_create
     in_file = section.get("auto_create", default) if isinstance(section, Mapping) else default
     given = doc.given("orgs", "auto_create", value=in_file)
-    if (text := env.get(ORGS_AUTO_CREATE)) is not None:
-        given = Given(name=ORGS_AUTO_CREATE, value=KINDS[bool].from_text(text))
+    if (text := env.get(ENV_ORGS_AUTO_CREATE)) is not None:
+        given = Given(name=ENV_ORGS_AUTO_CREATE, value=KINDS[bool].from_text(text))
     wrongs = list(KINDS[bool].wrongs(given.value, KINDS[bool].takes))
     found.wrong(given, wrongs)
     return default if wrongs else bool(given.value)
 
 
 def _tables(doc: Document, section: str, tables: object, found: Findings) -> dict[str, Table]:
-    """The named tables of a section; what is none is a finding."""
+    """Return the named tables of a section; add a finding for everything that is not a table."""
     if not isinstance(tables, Mapping):
         found.wrong(
-            doc.given(section, value=tables), [Wrong(given=tables, takes=f"tables, [{section}.NAME]")]
+            doc.given(section, value=tables), [Wrong(given=tables, takes=f"made of tables, [{section}.NAME]")]
         )
         return {}
     for name, table in tables.items():
@@ -159,14 +171,14 @@ def _in_table(doc: Document, path: Path, table: object, found: Findings) -> dict
 def _fitting(
     cls: type[T], known: Mapping[str, Taker], givens: Mapping[str, Given], found: Findings
 ) -> dict[str, Any]:
-    """The settings that fit, as they are kept; the others become findings."""
+    """Return the valid settings as they are stored; add a finding for each of the others."""
     fitting: dict[str, Any] = {}
     for key, given in givens.items():
         if key not in known:
             found.add(given.where(), f"{given.name} is not a setting{_hint(key, given.value, known)}")
             continue
         wrongs = known[key].wrongs(given.value)
-        # A table with one wrong entry is still judged by its names.
+        # The names in a table are checked even if one of its entries is invalid.
         if all(wrong.path for wrong in wrongs) and (rule := RULES.get((cls, key))):
             wrongs += rule(given.value)
         found.wrong(given, wrongs, secret=key in SECRETS)
@@ -176,11 +188,11 @@ def _fitting(
 
 
 def _hint(key: str, value: object, known: Iterable[str]) -> str:
-    """What may have been meant by an unknown key."""
+    """Return a suggestion for an unknown key, or ""."""
     if homes := [home for home, names in HOMES.items() if key in names]:
         return f"; {key} belongs in {' or '.join(homes)} of the file"
     if isinstance(value, Mapping):
-        return '; a name with dots in it is written in quotes, as in [orgs."acme.eu"]'
+        return '; put a name that contains dots in quotes, as in [orgs."acme.eu"]'
     return did_you_mean(key, known)
 
 
@@ -189,13 +201,14 @@ def _check_name(
 ) -> None:
     pattern, takes = rule
     if not pattern.fullmatch(path[-1]):
-        found.add(doc.where(path), f"{dotted(path)} is named {shown(path[-1])}; a name takes {takes}")
+        found.add(doc.where(path), f"{dotted(path)} is named {shown(path[-1])}; it must be {takes}")
 
 
 def _unknown_sections(doc: Document, found: Findings) -> None:
     for key in doc.data:
         if key not in SECTIONS:
-            hint = _hint(key, None, SECTIONS) or f"; there are {', '.join(f'[{s}]' for s in SECTIONS)}"
+            known = ", ".join(f"[{section}]" for section in SECTIONS)
+            hint = _hint(key, None, SECTIONS) or f"; the sections are {known}"
             found.add(doc.where((key,)), f"{dotted((key,))} is not a section{hint}")
 
 
@@ -204,20 +217,20 @@ def _mistaken_variables(env: Mapping[str, str], found: Findings) -> None:
     settings = frozenset(known)
     for name in sorted(env):
         if is_mistake(name, settings):
-            words = [word.removeprefix(PREFIX).lower() for word in known]
-            hint = _hint(name.removeprefix(PREFIX).lower(), None, words)
+            words = [word.removeprefix(ENV_PREFIX).lower() for word in known]
+            hint = _hint(name.removeprefix(ENV_PREFIX).lower(), None, words)
             found.add(ENVIRONMENT, f"{dotted((name,))} is not a setting{hint}")
 
 
 def _given_fields(doc: Document, env: Mapping[str, str]) -> frozenset[str]:
-    """The pool's settings that somebody gave, rightly or not."""
+    """Return the names of all settings of the pool that were given, valid or not."""
     table = doc.data.get("pool", {})
     in_file = set(table) if isinstance(table, Mapping) else set()
     return frozenset(in_file | {name for name in POOL if variable(name) in env})
 
 
 def _place(doc: Document, env: Mapping[str, str], path: Path, given: frozenset[str]) -> str:
-    """Where a setting was given: the environment wins, a default has no line."""
+    """Return where a setting was given. The environment takes precedence; a default has no line."""
     if path[0] == "pool" and variable(path[-1]) in env:
         return ENVIRONMENT
     return doc.where(path) if path[0] != "pool" or path[-1] in given else doc.file

@@ -1,4 +1,4 @@
-"""Where the configuration comes from: which file, read how, and what its relative paths are relative to."""
+"""Find and read the configuration file, and resolve its relative paths."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pool.config.environment import CONFIG, variable
-from pool.config.parsing import Report, parse
+from pool.config.environment import variable
+from pool.config.parsing import ConfigReport, parse
 from pool.config.wording import one_line
-from pool.errors import ConfigInvalid
-from pool.settings import KubernetesSettings, PoolSettings, Settings
+from pool.core.errors import ConfigInvalid
+from pool.core.names import ENV_CONFIG
+from pool.core.settings import KubernetesSettings, PoolSettings, Settings
 
 FILE_NAME = "warmpool.toml"
-_SQLITE = "sqlite:///"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Source:
-    """A file's text, or why there is none."""
+    """The text of a file, or the reason why it could not be read."""
 
     path: Path | None
     text: str = ""
@@ -27,7 +27,7 @@ class _Source:
 
 
 def load(path: Path | None = None, env: Mapping[str, str] = os.environ) -> Settings:
-    """The settings of this deployment. Everything that is wrong with them is raised at once, as `ConfigInvalid`."""
+    """Return the settings of this deployment; raise `ConfigInvalid` with all problems at once."""
     report = examine(path, env)
     if report.problems:
         raise ConfigInvalid(report.problems)
@@ -35,13 +35,13 @@ def load(path: Path | None = None, env: Mapping[str, str] = os.environ) -> Setti
 
 
 def check(path: Path | None = None, env: Mapping[str, str] = os.environ) -> list[str]:
-    """Everything that is wrong, then what is only doubtful."""
+    """Return all problems, followed by all warnings."""
     report = examine(path, env)
     return report.problems + report.warnings
 
 
-def examine(path: Path | None = None, env: Mapping[str, str] = os.environ) -> Report:
-    """The settings with all that was found about them; never raises for what a file or a variable says."""
+def examine(path: Path | None = None, env: Mapping[str, str] = os.environ) -> ConfigReport:
+    """Return the settings and all findings; never raises because of the contents of a file or variable."""
     source = _read(chosen(path, env))
     report = parse(source.text, str(source.path or FILE_NAME), env)
     if source.problem:
@@ -55,17 +55,17 @@ def examine(path: Path | None = None, env: Mapping[str, str] = os.environ) -> Re
 
 
 def chosen(path: Path | None, env: Mapping[str, str]) -> Path | None:
-    """The file to read: the one asked for, else the environment's, else the one in this directory, else none."""
+    """Return the file to read: `path`, else WARMPOOL_CONFIG, else the one in this directory, else None."""
     if path is not None:
         return path
-    if named := env.get(CONFIG):
+    if named := env.get(ENV_CONFIG):
         return Path(named)
     here = Path(FILE_NAME)
     return here if here.exists() else None
 
 
 def source_name(path: Path | None, env: Mapping[str, str] = os.environ) -> str:
-    """The file that would be read, or that there is none."""
+    """Describe the source of the settings: the file, or the defaults."""
     file = chosen(path, env)
     return str(file) if file else f"defaults (no {FILE_NAME} here)"
 
@@ -80,7 +80,7 @@ def _read(path: Path | None) -> _Source:
         reason = exc.strerror if isinstance(exc, OSError) else str(exc)
         return _Source(
             path=path,
-            problem=f"{shown}: cannot be read: {reason}; give the path of a file with --config or {CONFIG}",
+            problem=f"{shown}: cannot be read: {reason}; set --config or {ENV_CONFIG} to the path of a file",
         )
     try:
         return _Source(path=path, text=raw.decode("utf-8-sig"))
@@ -90,16 +90,10 @@ def _read(path: Path | None) -> _Source:
 
 
 def _rooted(pool: PoolSettings, home: Path, env: Mapping[str, str]) -> PoolSettings:
-    """Paths made absolute, so that all processes mean the same: the file's from its directory, a variable's from ours."""
-
-    def root(field: str) -> Path:
-        return Path.cwd() if variable(field) in env else home
-
-    url = pool.database_url
-    if url.startswith(_SQLITE) and not url.startswith(_SQLITE + "/"):
-        url = f"{_SQLITE}{root('database_url') / url.removeprefix(_SQLITE)}"
-    data_dir = root("data_dir") / os.path.expanduser(pool.data_dir)  # noqa: PTH111 - Path's raises without a home
-    return replace(pool, data_dir=str(data_dir), database_url=url)
+    """Make paths absolute: relative to the file's directory or, for a variable, to the current directory."""
+    root = Path.cwd() if variable("data_dir") in env else home
+    data_dir = root / os.path.expanduser(pool.data_dir)  # noqa: PTH111 - Path's raises without a home
+    return replace(pool, data_dir=str(data_dir))
 
 
 def _rooted_kubernetes(given: KubernetesSettings, home: Path, env: Mapping[str, str]) -> KubernetesSettings:

@@ -1,4 +1,6 @@
-"""What single settings take beyond their type: names, addresses, paths. Each rule yields what is wrong. Pure."""
+"""Check single settings beyond their type: names, addresses, paths. Each rule yields what is
+invalid. Pure.
+"""
 
 from __future__ import annotations
 
@@ -9,30 +11,27 @@ from urllib.parse import urlsplit
 
 from pool.config import podrules
 from pool.config.kinds import Wrong
-from pool.settings import KubernetesSettings, OrgDefaults, PoolSettings, Profile
+from pool.core.names import ENV_PREFIX, ENV_TEST_PREFIX
+from pool.core.settings import KubernetesSettings, OrgDefaults, PoolSettings, Profile
 
 Rule = Callable[[Any], Iterator[Wrong]]
 
 DRIVERS = ("local", "kubernetes")
 LEAST_KEY_CHARS = 32
-# What was enough before: such a key is still honoured while it is replaced.
+# A previous key may be shorter, so that a short key can be replaced.
 LEAST_OLD_KEY_CHARS = 16
-ORG_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
-ORG_NAME_TAKES = "1 to 128 of the characters A-Z a-z 0-9 . _ -"
-PROFILE_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
-PROFILE_NAME_TAKES = "1 to 63 of the characters a-z 0-9 -, with no dash first or last"
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _VALUE_KEY = re.compile(r"[A-Za-z0-9_.-]+")
 _URL_PATH = re.compile(r"/[^\s?#]*(?:\?[^\s#]*)?")
-_DATABASE_SCHEMES = ("postgresql", "postgresql+psycopg", "postgres", "sqlite")
+_DATABASE_SCHEMES = ("postgresql", "postgresql+psycopg", "postgres")
 _BROKER_SCHEMES = ("redis", "rediss")
-_DATABASE_TAKES = "postgresql://USER:PASSWORD@HOST/NAME, sqlite:///FILE, or nothing for SQLite under data_dir"
-_BROKER_TAKES = "redis://HOST:PORT/N, rediss://HOST:PORT/N, or nothing for the embedded server"
+_DATABASE_TAKES = "postgresql://USER:PASSWORD@HOST/NAME, or empty for the embedded server"
+_BROKER_TAKES = "redis://HOST:PORT/N, rediss://HOST:PORT/N, or empty for the embedded server"
 
 
 def redacted(url: str) -> str:
-    """A URL without what may be secret in it."""
+    """Return a URL without its credentials and its query."""
     return re.sub(r"\?.*", "?***", re.sub(r"//.*@", "//***@", url))
 
 
@@ -50,27 +49,23 @@ def _master_key(value: str) -> Iterator[Wrong]:
     if value and len(value.strip()) < LEAST_KEY_CHARS:
         yield Wrong(
             given=value,
-            takes=f"{LEAST_KEY_CHARS} characters or more, or nothing to have one made under data_dir",
+            takes=f"at least {LEAST_KEY_CHARS} characters long, or empty to generate one under data_dir",
         )
 
 
 def _next_master_key(value: str) -> Iterator[Wrong]:
     if value and len(value.strip()) < LEAST_KEY_CHARS:
-        yield Wrong(given=value, takes=f"{LEAST_KEY_CHARS} characters or more, or nothing")
+        yield Wrong(given=value, takes=f"at least {LEAST_KEY_CHARS} characters long, or empty")
 
 
 def _previous_master_key(value: str) -> Iterator[Wrong]:
     if value and len(value.strip()) < LEAST_OLD_KEY_CHARS:
-        yield Wrong(given=value, takes=f"{LEAST_OLD_KEY_CHARS} characters or more, or nothing")
+        yield Wrong(given=value, takes=f"at least {LEAST_OLD_KEY_CHARS} characters long, or empty")
 
 
 def _database_url(value: str) -> Iterator[Wrong]:
     if value and not _well_formed(value, _DATABASE_SCHEMES):
         yield Wrong(given=redacted(value), takes=_DATABASE_TAKES)
-    elif value.startswith("sqlite") and not _names_a_file(value):
-        yield Wrong(
-            given=redacted(value), takes="sqlite:///FILE: processes share the database, so it must be a file"
-        )
 
 
 def _broker_url(value: str) -> Iterator[Wrong]:
@@ -87,11 +82,6 @@ def _well_formed(url: str, schemes: tuple[str, ...]) -> bool:
     return parts.scheme in schemes and "://" in url and port != 0
 
 
-def _names_a_file(url: str) -> bool:
-    parts = urlsplit(url)
-    return not parts.netloc and len(parts.path) > 1 and parts.path != "/:memory:"
-
-
 def _image(value: str) -> Iterator[Wrong]:
     if not value or any(c.isspace() for c in value):
         yield Wrong(given=value, takes="the name of an image, without spaces")
@@ -104,20 +94,20 @@ def _env(value: Mapping[str, str]) -> Iterator[Wrong]:
                 path=(name,),
                 verb="is named",
                 given=name,
-                takes="a variable name: letters, digits and _, no digit first",
+                takes="a variable name: letters, digits and _, not starting with a digit",
             )
-        elif name.startswith("WARMPOOL_") and not name.startswith("WARMPOOL_TEST_"):
+        elif name.startswith(ENV_PREFIX) and not name.startswith(ENV_TEST_PREFIX):
             yield Wrong(
                 path=(name,),
                 verb="is named",
                 given=name,
-                takes="any name that does not begin with WARMPOOL_, which is reserved",
+                takes=f"a name that does not begin with {ENV_PREFIX}, which is reserved",
             )
 
 
 def _url_path(value: str) -> Iterator[Wrong]:
     if value and not _URL_PATH.fullmatch(value):
-        yield Wrong(given=value, takes="a path that begins with /, or nothing")
+        yield Wrong(given=value, takes="a path that begins with /, or empty")
 
 
 def _values(value: Mapping[str, str]) -> Iterator[Wrong]:
@@ -127,7 +117,7 @@ def _values(value: Mapping[str, str]) -> Iterator[Wrong]:
                 path=(name,),
                 verb="is named",
                 given=name,
-                takes="a key of letters, digits, . _ and -, as {values.KEY} names it",
+                takes="a key of letters, digits, . _ and -, for use as {values.KEY}",
             )
 
 

@@ -1,4 +1,4 @@
-"""How findings spell values and names: on one line, whatever was given. Pure."""
+"""Format values and names for findings, each on one line. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LONGEST = 80
 
 
 def shown(value: object) -> str:
-    """A value on one line, not too long, in the file's own spelling where there is one."""
+    """Return a value on one line, shortened, and in TOML syntax where possible."""
     if isinstance(value, Mapping):
         return "a table"
     if isinstance(value, list | tuple):
@@ -26,23 +26,25 @@ def _spelt(value: object) -> str:
         return json.dumps(value, ensure_ascii=not value.isprintable())
     if isinstance(value, bool):
         return str(value).lower()
-    # Python refuses to spell out numbers of thousands of digits.
+    # Python refuses to print numbers of thousands of digits.
     if isinstance(value, int) and value.bit_length() > 128:
         return "a number of more than 128 bits"
     return str(value)
 
 
 def dotted(path: Iterable[str]) -> str:
-    """A key's full name, quoted where TOML would quote it."""
+    """Return the full name of a key, quoted where TOML requires it."""
     return ".".join(part if _BARE.fullmatch(part) else shown(part) for part in path)
 
 
 def one_line(text: str) -> str:
-    """The same text with everything escaped that would break a line."""
+    """Return the text with all unprintable characters escaped."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown word; empty if nothing known is like it."""
+    """Return a suggestion to append to a sentence about an unknown word, or "" if no known word is
+    similar.
+    """
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
     return f"; did you mean {close[0]}?" if close else ""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pool import boundedhttp
-from pool.boundedhttp import Call
-from pool.clock import Clock
+from pool.core.clock import Clock
+from pool.core.errors import Transient
+from pool.drivers import boundedhttp
+from pool.drivers.boundedhttp import HttpCall
 from pool.drivers.port import Word
-from pool.errors import Transient
 
 # Several may be asked one after the other in a run of a pass, and all of them may be silent.
 LONGEST_S = 2.0
@@ -14,7 +14,7 @@ LONGEST_S = 2.0
 
 def ask(endpoint: str, *, timeout_s: float, clock: Clock) -> Word:
     """What `GET /sessions` says. No answer, or one that makes no sense, is silence."""
-    call = Call(method="GET", url=f"{endpoint}/sessions")
+    call = HttpCall(method="GET", url=f"{endpoint}/sessions")
     try:
         reply = boundedhttp.fetch(call, timeout_s=min(timeout_s, LONGEST_S), clock=clock)
         return _word(boundedhttp.parsed(reply.body)) if reply.status == 200 else Word.SILENT

@@ -19,15 +19,7 @@ Of its creator's environment a pod gets only what `INHERITED` lists: the creator
 
 from __future__ import annotations
 
-WORKER = "WARMPOOL_WORKER"
-UID = "WARMPOOL_UID"
-PROFILE = "WARMPOOL_PROFILE"
-HOST = "WARMPOOL_HOST"
-PORT = "WARMPOOL_PORT"
 PORT_HINT = "PORT"
-KEY_FILE = "WARMPOOL_KEY_FILE"
-STATUS_FILE = "WARMPOOL_STATUS_FILE"
-GRACE_S = "WARMPOOL_GRACE_S"
 
 INHERITED = frozenset(
     {

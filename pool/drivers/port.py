@@ -13,17 +13,18 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, overload
 
-# Labels and annotations that belong to the pool. A profile can not set them.
-PREFIX = "warmpool.dev/"
-LABEL_WORKER = f"{PREFIX}worker"
-LABEL_PROFILE = f"{PREFIX}profile"
-LABEL_BUSY = f"{PREFIX}busy"
-LABEL_ROLE = f"{PREFIX}role"
-LABEL_POOL = f"{PREFIX}pool"
-NOTE_ORG = f"{PREFIX}org"
-NOTE_CLAIM = f"{PREFIX}claim"
-NOTE_EPOCH = f"{PREFIX}epoch"
-NOTE_REVISION = f"{PREFIX}revision"
+from pool.core.names import LABEL_PREFIX
+
+# Labels and annotations that belong to the pool. A profile cannot set them.
+LABEL_WORKER = f"{LABEL_PREFIX}worker"
+LABEL_PROFILE = f"{LABEL_PREFIX}profile"
+LABEL_BUSY = f"{LABEL_PREFIX}busy"
+LABEL_ROLE = f"{LABEL_PREFIX}role"
+LABEL_POOL = f"{LABEL_PREFIX}pool"
+NOTE_ORG = f"{LABEL_PREFIX}org"
+NOTE_CLAIM = f"{LABEL_PREFIX}claim"
+NOTE_EPOCH = f"{LABEL_PREFIX}epoch"
+NOTE_REVISION = f"{LABEL_PREFIX}revision"
 NOTE_DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
 NOTE_SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
@@ -32,14 +33,14 @@ _STAMPED_NOTES = (NOTE_EPOCH, NOTE_CLAIM, NOTE_ORG, NOTE_DO_NOT_DISRUPT, NOTE_SA
 Signature = tuple[str | None, ...]
 
 
-class Role(StrEnum):
+class PodRole(StrEnum):
     """Why a pod exists."""
 
     WORKER = "worker"
     PLACEHOLDER = "placeholder"
 
 
-class Phase(StrEnum):
+class PodPhase(StrEnum):
     """What the driver itself says of a pod's container."""
 
     PENDING = "pending"
@@ -62,7 +63,7 @@ class PodSpec:
     port: int
     grace_s: int
     secret: str = ""
-    role: Role = Role.WORKER
+    role: PodRole = PodRole.WORKER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +105,7 @@ class Pod:
     name: str
     uid: str
     version: str
-    phase: Phase
+    phase: PodPhase
     ready: bool
     terminating: bool
     endpoint: str = ""
@@ -126,7 +127,7 @@ class Pod:
 
     @property
     def role(self) -> str:
-        return self.labels.get(LABEL_ROLE, Role.WORKER)
+        return self.labels.get(LABEL_ROLE, PodRole.WORKER)
 
     @property
     def ever_stamped(self) -> bool:
@@ -147,7 +148,7 @@ class Pod:
     @property
     def usable(self) -> bool:
         """Whether it may be handed out as far as the driver can tell."""
-        return self.ready and self.phase is Phase.RUNNING and not (self.terminating or self.leaving)
+        return self.ready and self.phase is PodPhase.RUNNING and not (self.terminating or self.leaving)
 
     @property
     def signature(self) -> Signature:
@@ -161,7 +162,7 @@ class Pod:
         )
 
 
-class Told(Sequence[Pod]):
+class ObservedEvent(Sequence[Pod]):
     """Many pods as they were told, by name. Their ages change without a word about them, and are worked out for those that are looked at: who
     judges 100,000 by what they say pays for what they say."""
 
@@ -199,11 +200,11 @@ class Listing:
 
     def named(self) -> Mapping[str, Pod]:
         """The same pods by name, as they were told: only `aged` says how old one is."""
-        return self.pods.named if isinstance(self.pods, Told) else {p.name: p for p in self.pods}
+        return self.pods.named if isinstance(self.pods, ObservedEvent) else {p.name: p for p in self.pods}
 
     def aged(self, pod: Pod) -> Pod:
         """One of `named`, with its age."""
-        return self.pods.aged(pod) if isinstance(self.pods, Told) else pod
+        return self.pods.aged(pod) if isinstance(self.pods, ObservedEvent) else pod
 
 
 class StampResult(StrEnum):

@@ -1,5 +1,6 @@
-"""Metrics: every one declared once in `catalog`, counted in `process`, served by `serving`. What describes the table is read from the table when
-somebody asks (`pool.exporting`)."""
+"""Metrics: declared in `catalog`, counted in `process`, served by `serving`. Metrics of the
+database are read from it at each scrape (`pool.ops.exporting`).
+"""
 
 from pool.metrics.process import Metrics
 

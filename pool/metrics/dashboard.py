@@ -1,4 +1,4 @@
-"""The Grafana dashboard, drawn from one table. `charts/warmpool/files/dashboard.json` is what this prints."""
+"""Generate the Grafana dashboard from one table. The output is `charts/warmpool/files/dashboard.json`."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 
 _WIDTH = 24
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
-# Metrics that no panel shows, and why.
+# Metrics without a panel, and the reason.
 NOT_SHOWN: dict[str, str] = {
-    "orgs": "a number that nobody acts on",
-    "exporter_seconds": "of interest only when the exporter is slow",
-    "pass_period_seconds": "a constant; alerts compare with it",
-    "pass_ever_succeeded": "an alert tells; in a pool that has run once it is always 1",
-    "pass_last_attempt_age_seconds": "an alert tells; the age of the last success is shown",
+    "orgs": "needs no action",
+    "exporter_seconds": "relevant only if the exporter is slow",
+    "pass_period_seconds": "a constant that alerts compare with",
+    "pass_ever_succeeded": "covered by an alert; always 1 after the first success",
+    "pass_last_attempt_age_seconds": "covered by an alert; the age of the last success is shown",
     "pass_last_duration_seconds": "the histogram pass_seconds is shown",
-    "org_cap": "shown as the share of it that is used",
+    "org_cap": "shown as the used share of the cap",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One picture: its queries with their legends."""
+    """One panel: its queries with their legends."""
 
     title: str
     queries: tuple[tuple[str, str], ...]
@@ -45,13 +45,13 @@ def _rate(metric: str, by: str, where: str = "") -> str:
 
 _BAD = 'reason=~"no_warm_worker|pool_cap|wait_timeout|activation_failed"'
 ROWS: dict[str, tuple[Panel, ...]] = {
-    "Is anyone waiting": (
+    "Acquires": (
         Panel(
-            title="Acquires that get a worker",
+            title="Acquires with a worker",
             kind="stat",
             unit="percentunit",
             width=4,
-            doc="Over the last hour; the objective is 99 %. Refusals at an org's own cap and of bad input do not count.",
+            doc="Share over the last hour; the objective is 99 %. Refusals at an org's own cap and of invalid input do not count.",
             queries=((f"1 - (sum(rate(warmpool_acquires_total{{{_BAD}}}[1h])) or vector(0)) / sum(rate(warmpool_acquires_total[1h]))", ""),),
         ),
         Panel(title="Waiting now", kind="stat", width=4, queries=(("sum(warmpool_waiting_requests)", ""),)),
@@ -61,101 +61,101 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             kind="stat",
             unit="percentunit",
             width=4,
-            doc="Acquires that found a worker at hand.",
+            doc="Share of acquires that found a free worker at once.",
             queries=(("1 - sum(rate(warmpool_misses_total[1h])) / sum(rate(warmpool_acquire_phase_seconds_count{phase=\"claim\"}[1h]))", ""),),
         ),
-        Panel(title="Handing out", kind="stat", width=4, doc="1 while an operator has paused it.", queries=(("max(warmpool_pool_paused)", "paused"),)),
+        Panel(title="Pool paused", kind="stat", width=4, doc="1 while an operator has paused the pool.", queries=(("max(warmpool_pool_paused)", "paused"),)),
         Panel(title="Versions", kind="stat", width=4, queries=(("count by (version) (warmpool_build_info)", "{{version}}"),)),
-        Panel(title="Acquire, granted", unit="s", queries=tuple((_quantile(q, "acquire_seconds", "source"), f"p{int(q * 100)} {{{{source}}}}") for q in (0.5, 0.95, 0.99))),
-        Panel(title="Where the time goes (p95)", unit="s", queries=((_quantile(0.95, "acquire_phase_seconds", "phase"), "{{phase}}"),)),
+        Panel(title="Duration of granted acquires", unit="s", queries=tuple((_quantile(q, "acquire_seconds", "source"), f"p{int(q * 100)} {{{{source}}}}") for q in (0.5, 0.95, 0.99))),
+        Panel(title="Duration by phase (p95)", unit="s", queries=((_quantile(0.95, "acquire_phase_seconds", "phase"), "{{phase}}"),)),
         Panel(title="Answers", unit="reqps", stacked=True, queries=((_rate("acquires", "outcome, reason"), "{{outcome}} {{reason}}"),)),
         Panel(title="Misses by reason", unit="reqps", queries=((_rate("misses", "profile, reason"), "{{profile}} {{reason}}"),)),
     ),
     "Pool": (
         Panel(title="Workers by state", stacked=True, queries=(("sum by (state) (warmpool_workers)", "{{state}}"),)),
         Panel(
-            title="Idle against target",
+            title="Idle workers and target",
             queries=(
                 ('sum by (profile) (warmpool_workers{state="idle"})', "{{profile}} idle"),
                 ("max by (profile) (warmpool_warm_target)", "{{profile}} target"),
             ),
         ),
-        Panel(title="Live against cap", queries=(("max(warmpool_live_workers)", "live"), ("max(warmpool_max_workers)", "cap (0 is none)"))),
-        Panel(title="Unused that should be gone", queries=(("sum by (profile, kind) (warmpool_idle_overdue)", "{{profile}} {{kind}}"),)),
+        Panel(title="Live workers and cap", queries=(("max(warmpool_live_workers)", "live"), ("max(warmpool_max_workers)", "cap (0: none)"))),
+        Panel(title="Unused workers overdue for retirement", queries=(("sum by (profile, kind) (warmpool_idle_overdue)", "{{profile}} {{kind}}"),)),
     ),
     "Orgs": (
-        Panel(title="In use", width=12, queries=(("max by (org) (warmpool_org_in_use)", "{{org}}"),)),
-        Panel(title="Share of cap", unit="percentunit", width=12, queries=(("max by (org) (warmpool_org_in_use / (warmpool_org_cap > 0))", "{{org}}"),)),
+        Panel(title="Live claims by org", width=12, queries=(("max by (org) (warmpool_org_in_use)", "{{org}}"),)),
+        Panel(title="Used share of the org's cap", unit="percentunit", width=12, queries=(("max by (org) (warmpool_org_in_use / (warmpool_org_cap > 0))", "{{org}}"),)),
     ),
     "Churn": (
         Panel(title="Moves", unit="ops", queries=((_rate("moves", "from, to"), "{{from}} to {{to}}"),)),
-        Panel(title="Retired, by cause", unit="ops", queries=((_rate("moves", "cause", '{to="draining"}'), "{{cause}}"),)),
-        Panel(title="Lost, by cause", unit="ops", queries=((_rate("moves", "cause", '{to="lost"}'), "{{cause}}"),)),
+        Panel(title="Retired, by reason", unit="ops", queries=((_rate("moves", "reason", '{to="draining"}'), "{{reason}}"),)),
+        Panel(title="Lost, by reason", unit="ops", queries=((_rate("moves", "reason", '{to="lost"}'), "{{reason}}"),)),
         Panel(title="Claims ended", unit="ops", queries=((_rate("claims_ended", "why"), "{{why}}"),)),
-        Panel(title="Spawn, slot to ready", unit="s", queries=tuple((_quantile(q, "spawn_seconds", "profile"), f"p{int(q * 100)} {{{{profile}}}}") for q in (0.5, 0.95))),
+        Panel(title="Spawn duration, slot to ready", unit="s", queries=tuple((_quantile(q, "spawn_seconds", "profile"), f"p{int(q * 100)} {{{{profile}}}}") for q in (0.5, 0.95))),
         Panel(title="Spawns in flight", queries=(("sum(warmpool_spawns_in_flight)", "in flight"), ("sum(warmpool_spawn_limit)", "limit"))),
-        Panel(title="Spawns and activations that fail", unit="ops", queries=((_rate("spawn_failures", "profile, reason"), "{{profile}} {{reason}}"), (_rate("activation_failures", "profile"), "{{profile}} activation"))),
-        Panel(title="Breakers", queries=(("max by (profile) (warmpool_breaker_open)", "{{profile}} open"), ("max by (profile) (warmpool_breaker_failures)", "{{profile}} failures in a row"))),
+        Panel(title="Failed spawns and activations", unit="ops", queries=((_rate("spawn_failures", "profile, reason"), "{{profile}} {{reason}}"), (_rate("activation_failures", "profile"), "{{profile}} activation"))),
+        Panel(title="Breakers", queries=(("max by (profile) (warmpool_breaker_open)", "{{profile}} open"), ("max by (profile) (warmpool_breaker_failures)", "{{profile}} consecutive failures"))),
         Panel(title="Messages dropped", unit="ops", queries=(("sum by (reason) (rate(warmpool_messages_refused_total[$__rate_interval]))", "{{reason}}"),)),
-        Panel(title="Requests whose signature did not hold", unit="ops", queries=(("sum by (trouble) (rate(warmpool_requests_unproven_total[$__rate_interval]))", "{{trouble}}"),)),
-        Panel(title="Releases that could not park", unit="ops", queries=(("sum(rate(warmpool_park_failures_total[$__rate_interval]))", "park failures"),)),
+        Panel(title="Requests refused because of their signature", unit="ops", queries=(("sum by (trouble) (rate(warmpool_requests_unproven_total[$__rate_interval]))", "{{trouble}}"),)),
+        Panel(title="Releases that failed to park", unit="ops", queries=(("sum(rate(warmpool_park_failures_total[$__rate_interval]))", "park failures"),)),
     ),
     "Passes": (
-        Panel(title="Since the last success", unit="s", queries=(("max by (pass) (warmpool_pass_last_success_age_seconds)", "{{pass}}"),)),
+        Panel(title="Time since the last success", unit="s", queries=(("max by (pass) (warmpool_pass_last_success_age_seconds)", "{{pass}}"),)),
         Panel(title="Runs", unit="ops", queries=((_rate("pass_runs", "pass, outcome"), "{{pass}} {{outcome}}"),)),
         Panel(title="Duration (p95)", unit="s", queries=((_quantile(0.95, "pass_seconds", "pass"), "{{pass}}"),)),
-        Panel(title="What they do", unit="ops", queries=((_rate("pass_actions", "pass, action"), "{{pass}} {{action}}"),)),
+        Panel(title="Actions", unit="ops", queries=((_rate("pass_actions", "pass, action"), "{{pass}} {{action}}"),)),
         Panel(
             title="Locks",
-            doc="Who holds a lock is the instance of the series.",
+            doc="The instance label shows the holder of the lock.",
             queries=(("warmpool_pass_lock_held > 0", "{{pass}} {{instance}}"), (_rate("pass_lock_lost", "pass"), "{{pass}} lost")),
         ),
         Panel(
-            title="In trouble",
+            title="Failures, pauses and overflow",
             queries=(
                 ("max by (pass) (warmpool_pass_failures_in_a_row)", "{{pass}} failures"),
                 ("max by (pass) (warmpool_pass_paused)", "{{pass}} paused"),
                 (_rate("pass_overflow", "pass"), "{{pass}} overflow"),
             ),
         ),
-        Panel(title="Tried last by", kind="table", width=12, queries=(("warmpool_pass_holder", "{{pass}} {{holder}}"),)),
-        Panel(title="Fallback reap", width=12, queries=(("sum(warmpool_fallback_active)", "active"), ("sum(rate(warmpool_fallback_runs_total[$__rate_interval]))", "runs a second"))),
+        Panel(title="Last attempt by", kind="table", width=12, queries=(("warmpool_pass_holder", "{{pass}} {{holder}}"),)),
+        Panel(title="Fallback reap", width=12, queries=(("sum(warmpool_fallback_active)", "active"), ("sum(rate(warmpool_fallback_runs_total[$__rate_interval]))", "runs per second"))),
     ),
     "Guard": (
-        Panel(title="Busy and unprotected", kind="stat", width=6, queries=(("max(warmpool_busy_unprotected)", ""),)),
-        Panel(title="Unused and protected", kind="stat", width=6, queries=(("max(warmpool_stale_protected)", ""),)),
-        Panel(title="Orphans", kind="stat", width=6, queries=(("max(warmpool_orphans)", "there"), ("max(warmpool_orphans_held)", "held"))),
-        Panel(title="Rows without pod", kind="stat", width=6, queries=(("max(warmpool_rows_without_pod)", ""),)),
+        Panel(title="Busy but unprotected", kind="stat", width=6, queries=(("max(warmpool_busy_unprotected)", ""),)),
+        Panel(title="Unused but protected", kind="stat", width=6, queries=(("max(warmpool_stale_protected)", ""),)),
+        Panel(title="Orphaned pods", kind="stat", width=6, queries=(("max(warmpool_orphans)", "all"), ("max(warmpool_orphans_held)", "kept"))),
+        Panel(title="Rows without a pod", kind="stat", width=6, queries=(("max(warmpool_rows_without_pod)", ""),)),
     ),
     "Headroom and cost": (
-        Panel(title="vCPUs that serve nobody", stacked=True, doc="Averages: vCPU-seconds a second.", queries=(("sum by (reason) (rate(warmpool_idle_vcpu_seconds_total[$__rate_interval]))", "{{reason}}"),)),
-        Panel(title="GiB that serve nobody", stacked=True, queries=(("sum by (reason) (rate(warmpool_idle_gib_seconds_total[$__rate_interval]))", "{{reason}}"),)),
-        Panel(title="vCPU-hours wasted in a day", unit="h", queries=(("sum by (profile, reason) (increase(warmpool_idle_vcpu_seconds_total[1d])) / 3600", "{{profile}} {{reason}}"),)),
-        Panel(title="Placeholders", queries=(("max(warmpool_headroom_pods)", "there"), ("max(warmpool_headroom_wanted)", "wanted"))),
+        Panel(title="vCPUs without a claim", stacked=True, doc="Average: vCPU-seconds per second.", queries=(("sum by (reason) (rate(warmpool_idle_vcpu_seconds_total[$__rate_interval]))", "{{reason}}"),)),
+        Panel(title="Memory without a claim (GiB)", stacked=True, queries=(("sum by (reason) (rate(warmpool_idle_gib_seconds_total[$__rate_interval]))", "{{reason}}"),)),
+        Panel(title="vCPU-hours without a claim, per day", unit="h", queries=(("sum by (profile, reason) (increase(warmpool_idle_vcpu_seconds_total[1d])) / 3600", "{{profile}} {{reason}}"),)),
+        Panel(title="Placeholders", queries=(("max(warmpool_headroom_pods)", "existing"), ("max(warmpool_headroom_wanted)", "wanted"))),
     ),
     "Celery": (
-        Panel(title="Queues", queries=(("max by (queue) (warmpool_queue_length)", "{{queue}}"),)),
+        Panel(title="Queue lengths", queries=(("max by (queue) (warmpool_queue_length)", "{{queue}}"),)),
         Panel(title="Tasks", unit="ops", queries=((_rate("tasks", "task, outcome"), "{{task}} {{outcome}}"),)),
-        Panel(title="Beat's ticks", unit="ops", queries=((_rate("beat_ticks", "pass"), "{{pass}}"),)),
-        Panel(title="Since a canary came through", unit="s", queries=(("max(warmpool_canary_age_seconds)", "age"),)),
+        Panel(title="Ticks of beat", unit="ops", queries=((_rate("beat_ticks", "pass"), "{{pass}}"),)),
+        Panel(title="Time since the last canary", unit="s", queries=(("max(warmpool_canary_age_seconds)", "age"),)),
     ),
     "Dependencies": (
         Panel(title="Database and Redis", queries=(("min(warmpool_database_up)", "database"), ("min(warmpool_broker_up)", "redis"), ("sum(increase(warmpool_broker_emptied_total[10m]))", "redis emptied"))),
-        Panel(title="Calls to the cluster's API", unit="reqps", queries=((_rate("api_calls", "verb, resource, code"), "{{verb}} {{resource}} {{code}}"),)),
-        Panel(title="Threads restarted and items left out", queries=((_rate("thread_restarts", "thread"), "restarted {{thread}}"), (_rate("items_left_out", "item"), "left out {{item}}"))),
-        Panel(title="CPU of our processes", queries=(('rate(process_cpu_seconds_total{job=~"$job"}[$__rate_interval])', "{{instance}}"),)),
+        Panel(title="Calls to the Kubernetes API", unit="reqps", queries=((_rate("api_calls", "verb, resource, code"), "{{verb}} {{resource}} {{code}}"),)),
+        Panel(title="Restarted threads and skipped items", queries=((_rate("thread_restarts", "thread"), "restarted {{thread}}"), (_rate("items_left_out", "item"), "skipped {{item}}"))),
+        Panel(title="CPU of the control plane", queries=(('rate(process_cpu_seconds_total{job=~"$job"}[$__rate_interval])', "{{instance}}"),)),
     ),
 }  # fmt: skip
 
 
 def queries() -> list[str]:
-    """Every query, as Grafana would send it with its variables filled in."""
+    """Return every query with Grafana's variables replaced."""
     found = [expr for panels in ROWS.values() for panel in panels for expr, _ in panel.queries]
     return [expr.replace("$__rate_interval", "1m").replace("$job", ".*") for expr in found]
 
 
 def as_json() -> str:
-    """The dashboard, in Grafana's own words."""
+    """Return the dashboard as Grafana JSON."""
     return json.dumps(_dashboard(), indent=2, sort_keys=True) + "\n"
 
 

@@ -1,5 +1,6 @@
-"""What a process counts of itself. One registry per process, so that nothing is shared by accident; after a restart it begins at zero, which
-rates understand."""
+"""Metrics that a process counts about itself. Each process has its own registry. Counters restart
+at zero, which `rate()` handles.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +11,22 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
-from pool.metrics.catalog import CATALOG, PREFIX, Item, Kind, Metric, Origin
-from pool.metrics.causes import cause
-from pool.periods import PERIODS_S
-from pool.signing import Trouble
-from pool.states import ClaimEnd, Reason, Source, State
+from pool.core.names import ACQUIRE, PASSES
+from pool.core.periods import PERIODS_S
+from pool.core.signing import SignatureProblem
+from pool.core.states import ClaimEnd, MoveReason, Reason, Source, State
+from pool.metrics.catalog import CATALOG, PREFIX, Item, Metric, MetricKind, Origin
 
-# A refusal for want of a worker; waiting is the other way to miss.
+# Refusals because no worker was free. A request that waits is also a miss.
 _MISSES = frozenset({Reason.NO_WARM_WORKER, Reason.POOL_CAP, Reason.ORG_CAP})
 WAITED = "waited"
 UNKNOWN = "unknown"
-# Those that a process may have, so that the first restart is seen as an increase.
+# Threads that a process may have. Their counters start at 0, so that the first restart is an increase.
 THREADS = ("lane", "timers", "outbox", "observer", "fallback", "pod cache", "liveness", "metrics")
 
 
 class Metrics:
-    """The process's own metrics, one attribute for each that the catalog has of this origin."""
+    """The metrics of this process, one attribute for each metric of origin `PROCESS` in the catalog."""
 
     acquires: Counter
     misses: Counter
@@ -69,7 +70,7 @@ class Metrics:
             self.build_info.labels(_version(), role, driver).set(1)
 
     def answered(self, profile: str, answer: Any, seconds: float) -> None:
-        """An acquire has its answer: a grant with its source, or a refusal with its reason."""
+        """Count the answer to an acquire: a grant with its source, or a refusal with its reason."""
         source, reason = getattr(answer, "source", None), getattr(answer, "reason", None)
         outcome = "refused" if source is None else "granted"
         self._of("acquires", self._profile(profile), outcome, str(reason or "")).inc()
@@ -78,14 +79,14 @@ class Metrics:
             self.misses.labels(self._profile(profile), str(reason)).inc()
 
     def waits(self, profile: str) -> None:
-        """An acquire found no worker at hand and waits."""
+        """Count an acquire that found no free worker and waits."""
         self.misses.labels(self._profile(profile), WAITED).inc()
 
-    def moved(self, frm: State, to: State, why: str) -> None:
-        self._of("moves", str(frm), str(to), cause(why)).inc()
+    def moved(self, frm: State, to: State, reason: MoveReason) -> None:
+        self._of("moves", str(frm), str(to), str(reason)).inc()
 
     def phase(self, name: str, seconds: float) -> None:
-        """A phase of an acquire is over."""
+        """Record the duration of a phase of an acquire."""
         self._of("acquire_phase_seconds", name).observe(seconds)
 
     def thread_restarted(self, name: str) -> None:
@@ -93,7 +94,7 @@ class Metrics:
 
     @contextmanager
     def holding(self, name: str) -> Iterator[None]:
-        """The lock of a pass is held here."""
+        """Mark the lock of a pass as held by this process."""
         self.pass_lock_held.labels(name).set(1)
         try:
             yield
@@ -101,7 +102,7 @@ class Metrics:
             self.pass_lock_held.labels(name).set(0)
 
     def _of(self, metric: str, *labels: str) -> Any:
-        """A metric for these labels, looked up once: the lane counts several for each call."""
+        """Return a metric with these labels from a cache; the lane counts several per call."""
         key = (metric, *labels)
         found = self._found.get(key)
         if found is None:
@@ -109,14 +110,14 @@ class Metrics:
         return found
 
     def _profile(self, name: str) -> str:
-        """Callers may ask for any name; only those that are configured become labels."""
+        """Return the label for a profile. Callers may send any name, so unconfigured ones are `unknown`."""
         return name if not self._profiles or name in self._profiles else UNKNOWN
 
     def _seed(self, role: str) -> None:
-        """Zeros for what this process may count, so that a first increase is seen as one."""
-        if role == "acquire":
+        """Create the series that this process may count, at zero, so that the first increase is visible."""
+        if role == ACQUIRE:
             self._seed_acquires()
-        if role == "passes":
+        if role == PASSES:
             self._seed_passes()
         if role:
             for thread in THREADS:
@@ -139,7 +140,7 @@ class Metrics:
         for source in Source:
             self.acquire_seconds.labels("granted", str(source))
         self.acquire_seconds.labels("refused", "none")
-        for trouble in Trouble:
+        for trouble in SignatureProblem:
             self.requests_unproven.labels(str(trouble))
 
     def _seed_passes(self) -> None:
@@ -152,9 +153,9 @@ class Metrics:
 
 def _made(metric: Metric, registry: CollectorRegistry) -> Counter | Gauge | Histogram:
     name = PREFIX + metric.name
-    if metric.kind is Kind.COUNTER:
+    if metric.kind is MetricKind.COUNTER:
         return Counter(name, metric.doc, metric.labels, registry=registry)
-    if metric.kind is Kind.GAUGE:
+    if metric.kind is MetricKind.GAUGE:
         return Gauge(name, metric.doc, metric.labels, registry=registry)
     return Histogram(name, metric.doc, metric.labels, buckets=metric.buckets, registry=registry)
 

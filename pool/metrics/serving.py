@@ -1,4 +1,4 @@
-"""A process's own `/metrics`, by a thread of its own."""
+"""Serve `/metrics` of this process in its own thread."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from threading import Event
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from pool.errors import PoolError
-from pool.threads import Threads
+from pool.core.errors import PoolError
+from pool.core.threads import Threads
 
 Render = Callable[[], bytes]
 HEALTH = "/-/healthy"
 
 
 class PortTaken(PoolError):
-    """Somebody else listens there."""
+    """Another process listens on the port."""
 
 
-class Server(ThreadingHTTPServer):
-    """Serves one page. A port is not shared: two processes that answer in turn would make nonsense of every rate."""
+class MetricsServer(ThreadingHTTPServer):
+    """Serves one page. The port is not shared: rates would be wrong if two processes answered alternately."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -37,21 +37,21 @@ class Server(ThreadingHTTPServer):
         super().shutdown()
 
 
-def serve(render: Render, threads: Threads, *, host: str, port: int) -> Server:
-    """Serve from now on; raises with the setting's name if the port is taken. Port 0 takes any that is free."""
+def serve(render: Render, threads: Threads, *, host: str, port: int) -> MetricsServer:
+    """Start serving; raise `PortTaken` if the port is in use. Port 0 picks a free port."""
     try:
-        server = Server((host, port), _handler(render))
+        server = MetricsServer((host, port), _handler(render))
     except OSError as exc:
         raise PortTaken(
-            f"metrics can not be served on {host}:{port} ({exc.strerror}): set metrics_port"
-            " (WARMPOOL_METRICS_PORT) to a free port, or to 0 to serve none"
+            f"metrics cannot be served on {host}:{port} ({exc.strerror}): set metrics_port"
+            " (WARMPOOL_METRICS_PORT) to a free port, or to 0 to disable them"
         ) from exc
     threads.start("metrics", server.serve_forever, stop=server.ended)
     return server
 
 
 def rendering(registry: CollectorRegistry) -> Render:
-    """A registry as a page."""
+    """Return a function that renders a registry as a page."""
     return lambda: generate_latest(registry)
 
 
@@ -70,7 +70,7 @@ def _handler(render: Render) -> type[BaseHTTPRequestHandler]:
                 self._answer(HTTPStatus.NOT_FOUND, b"metrics are at /metrics\n", "text/plain")
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            """A scrape is no news."""
+            """Do not log scrapes."""
 
         def _answer(self, status: HTTPStatus, body: bytes, kind: str) -> None:
             self.send_response(status)

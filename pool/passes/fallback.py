@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pool import retiring, sparing
-from pool.deps import Broker, Deps
-from pool.ids import ProfileName, WorkerId
+from pool.core.ids import ProfileName, WorkerId
+from pool.core.periods import PERIODS_S
+from pool.core.records import ReplyTo
+from pool.lifecycle import retiring, sparing
+from pool.lifecycle.deps import Broker, Deps
 from pool.passes import reap
 from pool.passes.running import Interrupted, Run, log
-from pool.periods import PERIODS_S
-from pool.records import ReplyTo
 from pool.store import passes
 
 SILENT_PERIODS = 3

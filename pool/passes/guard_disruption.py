@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from pool import observing, stamping
+from pool.core.ids import WorkerId
+from pool.core.periods import PERIODS_S
+from pool.core.states import CLAIMABLE, CLAIMED
 from pool.drivers.port import Pod
-from pool.ids import WorkerId
+from pool.lifecycle import observing, stamping
 from pool.passes.running import Pass, Run
-from pool.periods import PERIODS_S
-from pool.states import CLAIMABLE, CLAIMED
 from pool.store import glimpses, workers
 from pool.store.glimpses import Glimpse
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 
 from functools import partial
 
-from pool import answering, claiming, holding, planning, retiring
-from pool.after import After
-from pool.ids import OrgId, ProfileName, RequestPk, WorkerId
+from pool.core import planning
+from pool.core.contract import Release
+from pool.core.ids import OrgId, ProfileName, RequestPk, WorkerId
+from pool.core.periods import PERIODS_S
+from pool.core.records import By, Claim, SeenWorker
+from pool.core.states import ClaimEnd, Condition, MoveReason, Outcome, State
+from pool.lifecycle import claiming, effects, retiring
+from pool.lifecycle.effects import transaction
 from pool.passes.running import Pass, Run
-from pool.periods import PERIODS_S
-from pool.records import Claim, Seen
-from pool.states import ClaimEnd, Condition, Outcome, State
 from pool.store import Tx, claims, orgs, requests, stepping, suspects, targets, workers
 from pool.store.lane import lane_is_open
-from pool.store.suspects import Kind
+from pool.store.suspects import SuspectKind
 
 # An answer may be on its way from whoever decided it; a delete may be in a fleet worker's hands.
 ANSWER_GRACE_S = 3.0
@@ -59,7 +61,8 @@ def _parked_past_end(run: Run) -> None:
     with run.deps.store.read() as tx:
         found = workers.parked_past_end(tx, limit=run.limit + 1)
     for worker in run.bounded(found):
-        _drain(run, worker, "parked past its time", above_floor=True)
+        by = run.deps.by(MoveReason.HOT_IDLE_TTL, f"parked for {worker.org} longer than its TTL")
+        _drain(run, worker, by, above_floor=True)
 
 
 def _parked_above_cap(run: Run) -> None:
@@ -68,13 +71,9 @@ def _parked_above_cap(run: Run) -> None:
     for org in run.bounded(over):
         with run.deps.store.read() as tx:
             oldest = workers.oldest_parked(tx, org.id, limit=min(run.limit, org.parked - org.hot_idle_cap))
+        detail = f"{org.id} has more parked workers than its hot-idle cap of {org.hot_idle_cap}"
         for worker in oldest:
-            _drain(
-                run,
-                worker,
-                f"{org.id} has more parked workers than its cap of {org.hot_idle_cap}",
-                above_floor=True,
-            )
+            _drain(run, worker, run.deps.by(MoveReason.HOT_IDLE_CAP, detail), above_floor=True)
 
 
 def _idle_surplus(run: Run) -> None:
@@ -90,8 +89,9 @@ def _idle_surplus(run: Run) -> None:
                 if most
                 else []
             )
+        detail = f"more than {target} workers were idle for {pool.surplus_ttl_s} s"
         for worker in run.bounded(found):
-            _drain(run, worker, f"surplus: more than {target} idle for {pool.surplus_ttl_s} s")
+            _drain(run, worker, run.deps.by(MoveReason.SURPLUS, detail))
 
 
 def _past_their_age(run: Run) -> None:
@@ -101,7 +101,7 @@ def _past_their_age(run: Run) -> None:
     with run.deps.store.read() as tx:
         found = workers.older_than(tx, limit_s, limit=run.limit + 1)
     for worker in run.bounded(found):
-        _drain(run, worker, f"older than {limit_s} s")
+        _drain(run, worker, run.deps.by(MoveReason.MAX_AGE, f"older than {limit_s} s"))
 
 
 def _of_unknown_keys(run: Run) -> None:
@@ -113,10 +113,10 @@ def _of_unknown_keys(run: Run) -> None:
         newest = workers.newest_like(tx, run.deps.keys.suffix)
         unknown = _unknown_among_next(run, tx, run.limit)
     for worker in run.bounded([w for w in unknown if newest is not None and w.created_at < newest]):
-        _drain(run, worker, "made under a master key that is not given any more")
+        _drain(run, worker, run.deps.by(MoveReason.UNKNOWN_KEY))
 
 
-def _unknown_among_next(run: Run, tx: Tx, limit: int) -> list[Seen]:
+def _unknown_among_next(run: Run, tx: Tx, limit: int) -> list[SeenWorker]:
     """Of so many that are next in turn, those whose key is not given here."""
     found = workers.parked_unlike(tx, run.deps.keys.suffixes, limit=limit)
     for name in run.deps.settings.profiles:
@@ -137,7 +137,7 @@ def _unreplied(run: Run) -> None:
     delivered: list[int] = []
 
     def deliver(pk: RequestPk) -> None:
-        delivered.append(answering.deliver(run.deps, [pk]))
+        delivered.append(effects.deliver_unreplied(run.deps, pk))
 
     for pk in run.bounded(found):
         run.step("answer_delivered", pk, partial(deliver, pk))
@@ -153,7 +153,8 @@ def _unfinished_releases(run: Run) -> None:
 
 
 def _finish(run: Run, claim: Claim) -> None:
-    claiming.finish_release(run.deps, claim.id, Condition(claim.release_condition or Condition.TAINTED))
+    condition = Condition(claim.release_condition or Condition.TAINTED)
+    claiming.patiently(run.deps, Release(claim_id=claim.id, condition=condition))
 
 
 def _deletes_that_failed(run: Run) -> None:
@@ -168,14 +169,14 @@ def _deletes_that_failed(run: Run) -> None:
 def _refusals_that_ended(run: Run) -> None:
     """A pod whose deletion was refused is told of until its row has ended."""
     with run.deps.store.read() as tx:
-        told = suspects.subjects(tx, Kind.REFUSED, retiring.REFUSED)
+        told = suspects.subjects(tx, SuspectKind.REFUSED, retiring.REFUSED)
         ids = [WorkerId(subject.removeprefix(retiring.REFUSED)) for subject in told]
         rows = workers.get_many(tx, ids) if ids else {}
     over = [i for i in ids if (row := rows.get(i)) is None or row.state is not State.DRAINING]
     if over and run.acts("refusal_ended"):
         with run.deps.store.write() as tx:
             for worker_id in over:
-                suspects.forget(tx, Kind.REFUSED, f"{retiring.REFUSED}{worker_id}")
+                suspects.forget(tx, SuspectKind.REFUSED, f"{retiring.REFUSED}{worker_id}")
 
 
 def _count_uncounted(run: Run) -> None:
@@ -201,10 +202,10 @@ def _expire_claims(run: Run) -> None:
 
 def _expire(run: Run, claim: Claim) -> None:
     """Its holder may still be using the worker, so it drains and is never parked."""
-    after = After()
-    with run.deps.store.write() as tx:
-        holding.end(tx, run.deps, after, claim.id, ClaimEnd.EXPIRED)
-    answering.carry_out(run.deps, after)
+    with transaction(run.deps) as (tx, after):
+        by = run.deps.by(MoveReason.LEASE_EXPIRED)
+        ended = claims.end(tx, run.deps.asking(), claim.id, ClaimEnd.EXPIRED, by)
+        after.follow(ended or {"events": ()})
 
 
 def _send_canary(run: Run) -> None:
@@ -212,14 +213,12 @@ def _send_canary(run: Run) -> None:
         run.deps.broker.send("pool.canary")
 
 
-def _drain(run: Run, worker: Seen, why: str, *, above_floor: bool = False) -> None:
+def _drain(run: Run, worker: SeenWorker, by: By, *, above_floor: bool = False) -> None:
     def drain() -> None:
-        after = After()
-        with run.deps.store.write() as tx:
-            outcome = retiring.drain(tx, after, worker, run.deps.by(why), above_floor=above_floor)
+        with transaction(run.deps) as (tx, after):
+            outcome = retiring.drain(tx, after, worker, by, above_floor=above_floor)
         if outcome is not Outcome.MOVED:
             run.actions["worker_drained"] -= 1
-        answering.carry_out(run.deps, after)
 
     run.step("worker_drained", worker.id, drain)
 

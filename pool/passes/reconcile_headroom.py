@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from pool.drivers.port import PodSpec, Role
+from pool.core.profiles import revision
+from pool.drivers.port import PodRole, PodSpec
 from pool.passes.running import Pass, Run
-from pool.profiles import revision
 
 
 def run(run: Run) -> None:
@@ -17,7 +17,7 @@ def run(run: Run) -> None:
         (
             listing.aged(p)
             for p in listing.named().values()
-            if p.role == Role.PLACEHOLDER and not p.terminating
+            if p.role == PodRole.PLACEHOLDER and not p.terminating
         ),
         key=lambda p: (p.age_s, p.name),
     )
@@ -44,7 +44,7 @@ def _placeholder(run: Run) -> PodSpec:
         memory_mib=profile.memory_mib,
         port=profile.port,
         grace_s=0,
-        role=Role.PLACEHOLDER,
+        role=PodRole.PLACEHOLDER,
     )
 
 

@@ -8,21 +8,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pool import answering, matching, planning, profiles, retiring
-from pool.after import After
-from pool.deps import Deps
-from pool.drivers.port import Phase
-from pool.ids import ProfileName
+from pool.core import planning, profiles
+from pool.core.ids import ProfileName
+from pool.core.records import SeenWorker
+from pool.core.settings import Profile
+from pool.core.states import MoveReason, Outcome
+from pool.drivers.port import PodPhase
+from pool.lifecycle import claiming, retiring
+from pool.lifecycle.deps import Deps
+from pool.lifecycle.effects import Effects, transaction
 from pool.passes import rolling, unconfigured
 from pool.passes.running import STALE_AFTER_S, Pass, Run
-from pool.records import Seen
-from pool.settings import Profile
-from pool.states import Outcome
 from pool.store import (
     Tx,
     breakers,
     glimpses,
-    lock_profile_shared,
     lock_reconcile,
     orgs,
     passes,
@@ -33,7 +33,7 @@ from pool.store import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pods:
+class PodView:
     """What the driver says of pods, by name."""
 
     usable: frozenset[str]
@@ -41,39 +41,36 @@ class Pods:
     unschedulable: frozenset[str]
 
     @classmethod
-    def seen_by(cls, run: Run) -> Pods:
+    def seen_by(cls, run: Run) -> PodView:
         pods = run.cluster().named().values()
         return cls(
             usable=frozenset(p.name for p in pods if p.usable),
-            going=frozenset(p.name for p in pods if p.terminating or p.leaving or p.phase is Phase.ENDED),
+            going=frozenset(p.name for p in pods if p.terminating or p.leaving or p.phase is PodPhase.ENDED),
             unschedulable=frozenset(p.name for p in pods if p.unschedulable),
         )
 
 
 def run(run: Run) -> None:
     """All profiles. The pods come before the rows: a row is warm only if its pod was there."""
-    pods = Pods.seen_by(run)
+    pods = PodView.seen_by(run)
     for name, profile in run.deps.settings.profiles.items():
         run.spare("reconciled", name, partial(reconcile, run, ProfileName(name), profile, pods))
         run.spare("replaced", name, partial(rolling.replace, run, profile, pods.usable))
     unconfigured.retire(run)
 
 
-def reconcile(run: Run, name: ProfileName, profile: Profile, pods: Pods) -> None:
+def reconcile(run: Run, name: ProfileName, profile: Profile, pods: PodView) -> None:
     """One profile."""
-    after = After()
-    with run.deps.store.write() as tx:
+    if not run.dry_run:
+        run.did("waiter_matched", claiming.match(run.deps, name))
+    with transaction(run.deps) as (tx, after):
         lock_reconcile(tx, name)
-        if not run.dry_run:
-            lock_profile_shared(tx, name)
-            run.did("waiter_matched", matching.match(tx, run.deps, after, name))
         short = _make_slots(run, tx, after, profile, pods) if rolling.rules(run, tx, profile) else 0
         if short:
             _make_room(run, tx, after, short)
-    answering.carry_out(run.deps, after)
 
 
-def supply(tx: Tx, deps: Deps, profile: Profile, pods: Pods, *, misses: int) -> planning.Supply:
+def supply(tx: Tx, deps: Deps, profile: Profile, pods: PodView, *, misses: int) -> planning.Supply:
     """What one profile needs and has, as this transaction sees it."""
     pool, name = deps.settings.pool, ProfileName(profile.name)
     # Another process has seen them become ready a moment ago, and our view may be older than that.
@@ -87,7 +84,7 @@ def supply(tx: Tx, deps: Deps, profile: Profile, pods: Pods, *, misses: int) -> 
     )
 
 
-def _make_slots(run: Run, tx: Tx, after: After, profile: Profile, pods: Pods) -> int:
+def _make_slots(run: Run, tx: Tx, after: Effects, profile: Profile, pods: PodView) -> int:
     """Slots for what is missing. How many waiters stay without one because the pool is at its cap."""
     deps, name = run.deps, ProfileName(profile.name)
     run.must_go_on()
@@ -102,30 +99,27 @@ def _make_slots(run: Run, tx: Tx, after: After, profile: Profile, pods: Pods) ->
         return 0
     granted = orgs.take_slots(tx, min(wanted, run.limit), deps.settings.pool.max_workers)
     ids = [deps.new_worker() for _ in range(granted)]
-    why = f"target {seen.target}, {seen.waiters} waiting, {seen.misses} missed, {seen.warm} warm, {seen.spawning} on their way"
-    workers.insert_slots(tx, profile, profiles.revision(profile), ids, deps.by(why))
+    detail = f"target {seen.target}, {seen.waiters} waiting, {seen.misses} missed, {seen.warm} warm, {seen.spawning} spawning"
+    workers.insert_slots(tx, profile, profiles.revision(profile), ids, deps.by(MoveReason.DEMAND, detail))
     requests.consume_misses(tx, misses[: max(0, len(misses) - (wanted - granted))])
     after.spawn.extend(ids)
     run.did("slots_made", granted)
     return min(wanted - granted, seen.waiters)
 
 
-def _make_room(run: Run, tx: Tx, after: After, wanted: int) -> None:
+def _make_room(run: Run, tx: Tx, after: Effects, wanted: int) -> None:
     """At the cap a waiter comes before what nobody uses: first idle workers above their profile's target, then the parked ones that
     have been parked longest, above their org's floor."""
-    freed = 0
+    freed, by = 0, run.deps.by(MoveReason.GAVE_WAY)
     for worker in _those_who_give_way(run.deps, tx, wanted):
         if freed >= wanted or not run.acts("gave_way"):
             return
-        if (
-            retiring.drain(tx, after, worker, run.deps.by("gives way to a waiter"), above_floor=True)
-            is Outcome.MOVED
-        ):
+        if retiring.drain(tx, after, worker, by, above_floor=True) is Outcome.MOVED:
             freed += 1
 
 
-def _those_who_give_way(deps: Deps, tx: Tx, wanted: int) -> Iterator[Seen]:
-    surplus: list[Seen] = []
+def _those_who_give_way(deps: Deps, tx: Tx, wanted: int) -> Iterator[SeenWorker]:
+    surplus: list[SeenWorker] = []
     for name, profile in deps.settings.profiles.items():
         idle = workers.count_idle_since(tx, ProfileName(name), older_than_s=0)
         most = min(planning.spare(idle, targets.of(tx, profile)), wanted)
@@ -144,11 +138,11 @@ def refill_once(deps: Deps, name: ProfileName) -> dict[str, Any]:
     if profile is None or paused:
         return {"outcome": "paused" if paused else "unknown_profile"}
     event = Run(deps=deps, name="reconcile_warm")
-    reconcile(event, name, profile, Pods.seen_by(event))
+    reconcile(event, name, profile, PodView.seen_by(event))
     return {"outcome": "ok", "actions": dict(event.actions)}
 
 
-def _on_their_way(tx: Tx, deps: Deps, name: ProfileName, pods: Pods) -> int:
+def _on_their_way(tx: Tx, deps: Deps, name: ProfileName, pods: PodView) -> int:
     """Slots that may still become workers: the young ones, and those that find no node and are kept for a while."""
     pool = deps.settings.pool
     young = workers.young_slots(tx, name, younger_than_s=pool.stuck_cutoff_s)

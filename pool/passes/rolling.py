@@ -5,24 +5,25 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from pool import answering, planning, profiles, retiring
-from pool.after import After
-from pool.deps import Deps
-from pool.ids import ProfileName
+from pool.core import planning, profiles
+from pool.core.ids import ProfileName
+from pool.core.records import By, SeenWorker
+from pool.core.settings import Profile
+from pool.core.states import CLAIMED, MoveReason, Outcome, State
+from pool.lifecycle import retiring
+from pool.lifecycle.deps import Deps
+from pool.lifecycle.effects import transaction
 from pool.passes.running import Run
-from pool.records import Seen
-from pool.settings import Profile
-from pool.states import CLAIMED, Outcome, State
 from pool.store import Tx, breakers, builds, lock_reconcile, rollouts, targets, workers
 from pool.store.builds import Old
-from pool.store.rollouts import Wanted
+from pool.store.rollouts import WantedRevision
 
 
 def rules(run: Run, tx: Tx, profile: Profile) -> bool:
     """Whether this process's idea of the profile is the one to go by. If not, one that was configured later is at work beside it."""
     if run.dry_run:
         return True
-    wanted = Wanted(
+    wanted = WantedRevision(
         profile=ProfileName(profile.name),
         revision=profiles.revision(profile),
         image=profile.image,
@@ -54,36 +55,35 @@ def replace(run: Run, profile: Profile, usable: Collection[str]) -> None:
         plan = replacement(run, tx, profile, usable)
         target = planning.clamped_target(targets.of(tx, profile), deps.settings.pool.max_workers)
         old = builds.others_unclaimed(tx, name, wanted)
-    why = f"{profile.image} replaces it"
+    by = deps.by(MoveReason.ROLLOUT, f"{profile.image} replaces it")
     slots = [w for w in old if w.state is State.SPAWNING and not w.has_pod]
     parked = [w for w in old if w.state is State.HOT_IDLE]
-    _let_all_go(run, [*slots, *parked[: plan.parked_go]], why, least_idle=0)
+    _let_all_go(run, [*slots, *parked[: plan.parked_go]], by, least_idle=0)
     idle = sorted((w for w in old if w.state is State.IDLE), key=lambda w: (w.id in usable, w.ready_at))
-    _let_all_go(run, idle[: plan.idle_go], why, least_idle=target)
+    _let_all_go(run, idle[: plan.idle_go], by, least_idle=target)
 
 
-def _let_all_go(run: Run, chosen: Sequence[Old], why: str, *, least_idle: int) -> None:
+def _let_all_go(run: Run, chosen: Sequence[Old], by: By, *, least_idle: int) -> None:
     """As many of them as fit one run, in their order, each as it is now."""
     some = run.bounded(chosen)
     with run.deps.store.read() as tx:
         now = workers.get_many(tx, [w.id for w in some]) if some else {}
     for old in some:
         if (worker := now.get(old.id)) is not None and worker.state is old.state:
-            _let_go(run, worker, why, least_idle=least_idle)
+            _let_go(run, worker, by, least_idle=least_idle)
 
 
-def _let_go(run: Run, worker: Seen, why: str, *, least_idle: int) -> None:
+def _let_go(run: Run, worker: SeenWorker, by: By, *, least_idle: int) -> None:
     """One at a time, each only if as many idle ones are left without it: acquires go on meanwhile."""
 
     def drain() -> None:
-        after, outcome = After(), Outcome.FENCED
-        with run.deps.store.write() as tx:
+        outcome = Outcome.FENCED
+        with transaction(run.deps) as (tx, after):
             lock_reconcile(tx, worker.profile)
             if not least_idle or workers.count(tx, worker.profile, State.IDLE) > least_idle:
-                outcome = retiring.drain(tx, after, worker, run.deps.by(why))
+                outcome = retiring.drain(tx, after, worker, by)
         if outcome is not Outcome.MOVED:
             run.actions["old_worker_replaced"] -= 1
-        answering.carry_out(run.deps, after)
 
     run.step("old_worker_replaced", worker.id, drain)
 

@@ -13,16 +13,16 @@ from typing import Any, TypeVar
 
 import structlog
 
-from pool import sparing
-from pool.deps import Deps
+from pool.broker.locks import Lease
+from pool.core.errors import Forbidden, PoolError, Refused, StaleView, Transient
+from pool.core.periods import PERIODS_S, lock_ttl_s, not_within_s
+from pool.core.turns import begins_at
 from pool.drivers.port import Listing
-from pool.errors import Forbidden, PoolError, Refused, StaleView, Transient
-from pool.locks import Lease
+from pool.lifecycle import sparing
+from pool.lifecycle.deps import Deps
 from pool.metrics.catalog import Item
-from pool.periods import PERIODS_S, lock_ttl_s, not_within_s
 from pool.store import Tx, now, passes, sightings, suspects
-from pool.store.suspects import Kind
-from pool.turns import begins_at
+from pool.store.suspects import SuspectKind
 
 log = structlog.get_logger(__name__)
 
@@ -124,7 +124,7 @@ class Run:
             return []
         before = f"{self.name}/{what}/"
         with self.deps.store.read() as tx:
-            refused = suspects.subjects(tx, Kind.REFUSED, before)
+            refused = suspects.subjects(tx, SuspectKind.REFUSED, before)
             turn = int(now(tx).timestamp())
         begin = begins_at(turn, len(things)) if len(things) > self.limit else 0
         order = [*things[begin:], *things[:begin]]
@@ -233,7 +233,7 @@ def carry_out(deps: Deps, what: Pass, run: Run) -> dict[str, Any]:
             )
             sightings.record(tx, what.name, run.sightings)
             # What was refused before and was not now is mended or gone.
-            suspects.forget_others(tx, Kind.REFUSED, _told(tx, run), among=f"{run.name}/")
+            suspects.forget_others(tx, SuspectKind.REFUSED, _told(tx, run), among=f"{run.name}/")
     if run.acted:
         log.info("pass_acted", name=what.name, dry_run=run.dry_run, **run.actions)
     return _report(deps, what, "ok", actions=dict(run.actions))
@@ -262,7 +262,7 @@ def _told(tx: Tx, run: Run) -> list[str]:
     for what, cause in run.skipped.items():
         subject = f"{run.name}/{what}"
         told.append(subject)
-        if suspects.see(tx, Kind.REFUSED, subject, cause[:500]).runs == 1:
+        if suspects.see(tx, SuspectKind.REFUSED, subject, cause[:500]).runs == 1:
             loud = log.error if what in run.broken else log.warning
             loud("step_skipped", subject=subject, cause=cause[:500])
     return told

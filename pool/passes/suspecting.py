@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from pool.passes.running import Run
 from pool.store import suspects
-from pool.store.suspects import Kind, Suspicion
+from pool.store.suspects import SuspectKind, Suspicion
 
 
-def seen_again(run: Run, kind: Kind, now_seen: Mapping[str, str]) -> dict[str, Suspicion]:
+def seen_again(run: Run, kind: SuspectKind, now_seen: Mapping[str, str]) -> dict[str, Suspicion]:
     """How often each of these (subject: detail) has been seen in a row, this time included. Whatever was not seen now is forgotten."""
     if run.dry_run:
         with run.deps.store.read() as tx:

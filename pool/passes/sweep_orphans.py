@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from pool import observing
-from pool.drivers.port import Listing, Pod, Role, Word
-from pool.ids import WorkerId
+from pool.core.ids import WorkerId
+from pool.core.records import SeenWorker
+from pool.core.states import PODDED, TERMINAL, MoveReason, State
+from pool.drivers.port import Listing, Pod, PodRole, Word
+from pool.lifecycle import observing
 from pool.passes.running import Pass, Run, log
 from pool.passes.suspecting import seen_again
-from pool.records import Seen
-from pool.states import PODDED, TERMINAL, State
 from pool.store import deeds, glimpses, suspects, workers
 from pool.store.glimpses import Glimpse
-from pool.store.suspects import Kind
+from pool.store.suspects import SuspectKind
 
 Name = TypeVar("Name", bound=str)
 
@@ -40,12 +40,12 @@ class Compared:
 def run(run: Run) -> None:
     """The whole comparison of one listing with the table."""
     listing = _listing(run)
-    pods = {name: p for name, p in listing.named().items() if p.role == Role.WORKER}
+    pods = {name: p for name, p in listing.named().items() if p.role == PodRole.WORKER}
     with run.deps.store.read() as tx:
         found = compared(pods, glimpses.live(tx))
     run.saw("rows_without_pod", len(found.missing))
     if pods or not found.expecting:
-        seen_again(run, Kind.EMPTY_CLUSTER, {})
+        seen_again(run, SuspectKind.EMPTY_CLUSTER, {})
         _rows_without_pods(run, found.missing)
     elif _emptiness_is_proven(run, listing):
         _rows_without_pods(run, found.missing)
@@ -79,7 +79,7 @@ def _listing(run: Run) -> Listing:
     return listing if listing.pods else run.deps.driver.list()
 
 
-def _expects_pod(worker: Seen | Glimpse) -> bool:
+def _expects_pod(worker: SeenWorker | Glimpse) -> bool:
     return worker.state in _WITH_POD or (worker.state == State.SPAWNING and worker.pod_uid is not None)
 
 
@@ -88,9 +88,9 @@ _WITH_POD = PODDED - {State.DRAINING}
 
 def _emptiness_is_proven(run: Run, listing: Listing) -> bool:
     """No pods at all while rows expect some: believed after three consistent reads with the anchor, over a minute."""
-    seen = seen_again(run, Kind.EMPTY_CLUSTER, {"all": "no pods, but rows"} if listing.anchored else {}).get(
-        "all"
-    )
+    seen = seen_again(
+        run, SuspectKind.EMPTY_CLUSTER, {"all": "no pods, but rows"} if listing.anchored else {}
+    ).get("all")
     if seen is None:
         return False
     proven = seen.runs >= EMPTY_RUNS and seen.age_s >= EMPTY_AGE_S
@@ -101,14 +101,14 @@ def _emptiness_is_proven(run: Run, listing: Listing) -> bool:
 
 def _rows_without_pods(run: Run, missing: Sequence[WorkerId]) -> None:
     """Absent in two runs and in a read of its own: lost. A row whose pod was replaced under its name has lost its own, too."""
-    some = run.bounded(_suspects_first(run, Kind.ROW_WITHOUT_POD, "row_lost", missing))
-    seen = seen_again(run, Kind.ROW_WITHOUT_POD, {str(i): "its pod is absent" for i in some})
+    some = run.bounded(_suspects_first(run, SuspectKind.ROW_WITHOUT_POD, "row_lost", missing))
+    seen = seen_again(run, SuspectKind.ROW_WITHOUT_POD, {str(i): "its pod is gone" for i in some})
     for worker_id in some:
         if seen[worker_id].runs >= 2:
             run.step("row_lost", worker_id, partial(_lose, run, worker_id))
 
 
-def _suspects_first(run: Run, kind: Kind, what: str, names: Sequence[Name]) -> list[Name]:
+def _suspects_first(run: Run, kind: SuspectKind, what: str, names: Sequence[Name]) -> list[Name]:
     """Those that were seen once come before new ones, since the second look must follow the first; those that were tried in vain come last."""
     with run.deps.store.read() as tx:
         runs = {subject: times for _, subject, times, _ in suspects.every(tx, kind)}
@@ -123,10 +123,10 @@ def _lose(run: Run, worker_id: WorkerId) -> None:
         return
     pod = run.deps.driver.read(worker.id)
     if pod is None or pod.uid != worker.pod_uid:
-        observing.lose(run.deps, worker, "its pod is absent")
+        observing.lose(run.deps, worker, run.deps.by(MoveReason.POD_GONE))
 
 
-def _is_unowned(pod: Pod, row: Seen | None) -> bool:
+def _is_unowned(pod: Pod, row: SeenWorker | None) -> bool:
     """Nobody in the table counts on this pod. Draining rows still do: their deletion is on its way."""
     if pod.terminating:
         return False
@@ -143,7 +143,8 @@ def _never_stamped(run: Run, pods: Sequence[Pod]) -> None:
 def _stamped(run: Run, pods: Sequence[Pod]) -> None:
     """The table says unused in two runs, it is old enough, and the pod itself says so: then, and a few at a time."""
     old = [p for p in pods if p.age_s >= YOUNG_STAMPED_S]
-    seen = seen_again(run, Kind.STAMPED_POD, {p.uid: f"pod {p.name} has no row" for p in old})
+    seen = seen_again(run, SuspectKind.STAMPED_POD, {p.uid: f"pod {p.name} has no row" for p in old})
+    _forget_held(run, old)
     ripe = [p for p in old if seen[p.uid].runs >= 2]
     run.overflowed |= len(ripe) > STAMPED_PER_RUN
     # Those that can not go keep their places; so each run begins where the one before has ended.
@@ -167,19 +168,26 @@ def _hold_or_delete(run: Run, pod: Pod) -> None:
 def _delete(run: Run, pod: Pod, why: str) -> None:
     """The deed is written before it is done: a pod that is gone can not tell what became of it."""
     with run.deps.store.write() as tx:
+        suspects.forget(tx, SuspectKind.HELD_POD, pod.uid)
         # Once, however often it has to be tried.
         if not any(deed.what == "orphan_deleted" for deed in deeds.of(tx, pod.name)):
-            deeds.record(tx, "orphan_deleted", pod.name, run.deps.by(why))
+            deeds.record(tx, "orphan_deleted", pod.name, who=run.deps.who, why=why)
     log.info("orphan_deleted", pod=pod.name, age_s=pod.age_s, stamped=pod.ever_stamped)
     run.deps.driver.delete(pod.name, pod.uid)
+
+
+def _forget_held(run: Run, unowned: Sequence[Pod]) -> None:
+    """Pods that are gone, or have a row again, are held no longer."""
+    if not run.dry_run:
+        with run.deps.store.write() as tx:
+            suspects.forget_others(tx, SuspectKind.HELD_POD, {p.uid for p in unowned})
 
 
 def _report_held(run: Run, pod: Pod, word: Word) -> None:
     if not run.dry_run:
         with run.deps.store.write() as tx:
-            suspects.note(
-                tx, Kind.STAMPED_POD, pod.uid, f"pod {pod.name} has no row and says it is {word}: held"
-            )
+            detail = f"pod {pod.name} has no row and reports that it is {word}: kept"
+            suspects.see(tx, SuspectKind.HELD_POD, pod.uid, detail)
 
 
 def _companions(run: Run, pods: Mapping[str, Pod]) -> None:
@@ -188,8 +196,8 @@ def _companions(run: Run, pods: Mapping[str, Pod]) -> None:
     with run.deps.store.read() as tx:
         rows = glimpses.live_among(tx, without_pod)
     left = [c for c in without_pod if c not in rows]
-    some = run.bounded(_suspects_first(run, Kind.COMPANION, "companion_deleted", left))
-    seen = seen_again(run, Kind.COMPANION, dict.fromkeys(some, "its pod is gone"))
+    some = run.bounded(_suspects_first(run, SuspectKind.COMPANION, "companion_deleted", left))
+    seen = seen_again(run, SuspectKind.COMPANION, dict.fromkeys(some, "its pod is gone"))
     for name in some:
         if seen[name].runs >= 2:
             run.step("companion_deleted", name, partial(run.deps.driver.delete_companions, name))

@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from pool import activating, planning, retiring, sparing, spawning
-from pool.after import After
+from pool.core import planning
+from pool.core.ids import ProfileName
+from pool.core.periods import PERIODS_S
+from pool.core.records import Held, SeenWorker
+from pool.core.states import CLAIMABLE, MoveReason, State
 from pool.drivers.port import Pod
-from pool.ids import ProfileName
+from pool.lifecycle import activating, retiring, sparing, spawning
+from pool.lifecycle.effects import transaction
 from pool.metrics.catalog import Item
 from pool.passes.running import Pass, Run
 from pool.passes.suspecting import seen_again
-from pool.periods import PERIODS_S
-from pool.records import Held, Seen
-from pool.spawning import Trouble
-from pool.states import CLAIMABLE, State
 from pool.store import glimpses, now, suspects, workers
-from pool.store.suspects import Kind
+from pool.store.suspects import SuspectKind
 
 PROBE_FAILURES = 3
 _PROBES_AT_ONCE = 16
@@ -47,10 +47,12 @@ def _stuck_slots(run: Run, pods: Mapping[str, Pod]) -> None:
         pod = pods.get(slot.id)
         if slot.state is not State.SPAWNING:
             continue
+        lacks_node = pod is not None and pod.unschedulable
+        reason = MoveReason.UNSCHEDULABLE if lacks_node else MoveReason.NOT_READY
+        limit_s = pool.unschedulable_limit_s if lacks_node else pool.stuck_cutoff_s
         trouble = f": {pod.trouble}" if pod is not None and pod.trouble else ""
-        cause = f"not ready after {pool.stuck_cutoff_s} s{trouble}"
-        fail = partial(spawning.fail, run.deps, slot, cause, trouble=Trouble.NOT_READY)
-        run.step("slot_freed", slot.id, fail)
+        detail = f"not ready after {limit_s} s{trouble}"
+        run.step("slot_freed", slot.id, partial(spawning.fail, run.deps, slot, reason, detail))
 
 
 def _lost_spawns(run: Run) -> None:
@@ -63,7 +65,7 @@ def _lost_spawns(run: Run) -> None:
         run.step("spawn_sent_again", slot.id, partial(_send_again, run, slot))
 
 
-def _send_again(run: Run, slot: Seen) -> None:
+def _send_again(run: Run, slot: SeenWorker) -> None:
     with run.deps.store.write() as tx:
         workers.sent_again(tx, slot)
     run.deps.broker.send("pool.spawn", worker_id=slot.id)
@@ -88,11 +90,14 @@ def _probes(run: Run) -> None:
         return
     with run.deps.store.read() as tx:
         everyone = [i for name in probed for i in glimpses.claimable_ids(tx, ProfileName(name))]
-        failed, turn = suspects.subjects(tx, Kind.PROBE), int(now(tx).timestamp() // PERIODS_S[run.name])
+        failed, turn = (
+            suspects.subjects(tx, SuspectKind.PROBE),
+            int(now(tx).timestamp() // PERIODS_S[run.name]),
+        )
         asked = planning.whose_turn(everyone, failed, most=run.limit, turn=turn)
         some = [w for w in workers.get_many(tx, asked).values() if w.state in CLAIMABLE]
 
-    def healthy(worker: Seen) -> bool:
+    def healthy(worker: SeenWorker) -> bool:
         url = f"{worker.endpoint}{probed[worker.profile]}"
         try:
             return run.deps.worker_api.healthy(url, _PROBE_TIMEOUT_S)
@@ -104,17 +109,16 @@ def _probes(run: Run) -> None:
         answers = list(threads.map(healthy, some))
     run.must_go_on()  # a probe that was cut short by a shutdown is not a failure
     failing = [w for w, ok in zip(some, answers, strict=True) if not ok]
-    seen = seen_again(run, Kind.PROBE, {w.id: "does not answer its probe" for w in failing})
+    seen = seen_again(run, SuspectKind.PROBE, {w.id: "does not answer its probe" for w in failing})
     for worker in failing:
         if seen[worker.id].runs >= PROBE_FAILURES:
             run.step("unhealthy_drained", worker.id, partial(_drain, run, worker))
 
 
-def _drain(run: Run, worker: Seen) -> None:
-    after = After()
-    with run.deps.store.write() as tx:
-        retiring.drain(tx, after, worker, run.deps.by(f"{PROBE_FAILURES} probes in a row failed"))
-    after.send(run.deps)
+def _drain(run: Run, worker: SeenWorker) -> None:
+    by = run.deps.by(MoveReason.PROBE_FAILED, f"{PROBE_FAILURES} consecutive probes failed")
+    with transaction(run.deps) as (tx, after):
+        retiring.drain(tx, after, worker, by)
 
 
 SWEEP_STUCK = Pass(name="sweep_stuck", run=run)

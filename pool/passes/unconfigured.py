@@ -6,15 +6,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from pool import answering, retiring
-from pool.after import After
-from pool.ids import ProfileName
+from pool.core.ids import ProfileName
+from pool.core.records import SeenWorker
+from pool.core.states import ENTRY, MoveReason, Outcome
+from pool.lifecycle import retiring
+from pool.lifecycle.effects import transaction
 from pool.passes.running import Run
 from pool.passes.suspecting import seen_again
-from pool.records import Seen
-from pool.states import ENTRY, Outcome
 from pool.store import workers
-from pool.store.suspects import Kind
+from pool.store.suspects import SuspectKind
 
 UNKNOWN_FOR_S = 60.0
 
@@ -25,7 +25,7 @@ def retire(run: Run) -> None:
     with run.deps.store.read() as tx:
         strangers = {p for p in workers.profiles(tx) if p not in known}
         unknown = {p for p in strangers if workers.live(tx, states=ENTRY, profile=p, limit=1)}
-    seen = seen_again(run, Kind.PROFILE, {p: f"profile {p} is not configured any more" for p in unknown})
+    seen = seen_again(run, SuspectKind.PROFILE, {p: f"profile {p} is no longer configured" for p in unknown})
     gone = sorted(ProfileName(p) for p, suspicion in seen.items() if suspicion.age_s >= UNKNOWN_FOR_S)
     with run.deps.store.read() as tx:
         found = [w for p in gone for w in workers.live(tx, states=ENTRY, profile=p, limit=run.limit + 1)]
@@ -33,11 +33,9 @@ def retire(run: Run) -> None:
         run.step("unconfigured_drained", worker.id, partial(_drain, run, worker))
 
 
-def _drain(run: Run, worker: Seen) -> None:
-    after = After()
-    with run.deps.store.write() as tx:
-        why = run.deps.by(f"profile {worker.profile} is not configured any more")
-        outcome = retiring.drain(tx, after, worker, why)
+def _drain(run: Run, worker: SeenWorker) -> None:
+    with transaction(run.deps) as (tx, after):
+        by = run.deps.by(MoveReason.UNCONFIGURED, f"profile {worker.profile} is no longer configured")
+        outcome = retiring.drain(tx, after, worker, by)
     if outcome is not Outcome.MOVED:
         run.actions["unconfigured_drained"] -= 1
-    answering.carry_out(run.deps, after)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import bindparam, delete, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import postgresql
 
-from pool.backoff import Backoff
-from pool.ids import ProfileName
+from pool.core.backoff import Backoff
+from pool.core.ids import ProfileName
 from pool.store.engine import Tx
 from pool.store.schema import breakers as B
 from pool.store.sql import ahead, now, plus
@@ -36,8 +36,7 @@ class Breaker:
 
 def failed(tx: Tx, profile: ProfileName, why: str) -> None:
     """One more failure in a row."""
-    dialect = postgresql if tx.dialect.name == "postgresql" else sqlite
-    tx.execute(dialect.insert(B).values(profile=profile, failures=0, why=why).on_conflict_do_nothing())
+    tx.execute(postgresql.insert(B).values(profile=profile, failures=0, why=why).on_conflict_do_nothing())
     row = tx.execute(select(B.c.failures).where(B.c.profile == profile).with_for_update()).one()
     failures = row.failures + 1
     pause_s = PAUSES.nominal(failures - FREE_FAILURES) if failures > FREE_FAILURES else 0.0

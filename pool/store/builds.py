@@ -8,8 +8,8 @@ from datetime import datetime
 
 from sqlalchemy import bindparam, func, select
 
-from pool.ids import ProfileName, WorkerId
-from pool.states import ENTRY, LIVE, State
+from pool.core.ids import ProfileName, WorkerId
+from pool.core.states import ENTRY, LIVE, State
 from pool.store.engine import Tx
 from pool.store.schema import workers as W
 from pool.store.sql import word, words

@@ -2,76 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import bindparam, insert, select, update
+from sqlalchemy import bindparam, select, update
 
-from pool.ids import ClaimId, OrgId
-from pool.records import Claim
-from pool.states import ClaimEnd
-from pool.store import rows
+from pool.core.ids import ClaimId, OrgId
+from pool.core.records import By, Claim
+from pool.core.states import ClaimEnd
+from pool.store import rows, rules
 from pool.store.engine import Tx
 from pool.store.schema import claims as C
 from pool.store.schema import pool as P
-from pool.store.sql import now, plus
+from pool.store.sql import now, plus, prose
 from pool.store.windows import in_turn
 
 _BY_ID = select(C).where(C.c.id == bindparam("id"))
 _BY_ID_LOCKED = _BY_ID.with_for_update()
 
 
-def begin(tx: Tx, *, leased: bool, lease_s: int, **columns: Any) -> Claim:
-    """A new claim; its lease starts now if its worker is hot."""
-    lease = {"hot_at": now(), "lease_expires_at": plus(now(), float(lease_s))} if leased else {}
-    statement = insert(C).values(created_at=now(), lease_s=lease_s, **lease, **columns).returning(C)
-    return rows.claim(tx.execute(statement).one())
-
-
-def start_lease(tx: Tx, claim_id: ClaimId) -> Claim | None:
-    """The worker is hot: from here the holder must renew."""
-    statement = (
-        update(C)
-        .where(C.c.id == claim_id, C.c.ended_at.is_(None), C.c.hot_at.is_(None))
-        .values(hot_at=now(), lease_expires_at=plus(now(), C.c.lease_s))
-        .returning(C)
-    )
-    return _one(tx.execute(statement).one_or_none())
-
-
-def end(tx: Tx, claim_id: ClaimId, why: ClaimEnd) -> Claim | None:
-    """End a live claim. None: it had ended before; or it was to expire, and has been renewed meanwhile."""
-    statement = (
-        update(C).where(C.c.id == claim_id, C.c.ended_at.is_(None)).values(ended_at=now(), ended_why=why)
-    )
-    if why is ClaimEnd.EXPIRED:
-        statement = statement.where(*_expired())
-    return _one(tx.execute(statement.returning(C)).one_or_none())
+def end(tx: Tx, asked: Mapping[str, Any], claim_id: ClaimId, why: ClaimEnd, by: By) -> dict[str, Any] | None:
+    """End a claim for a cause that is not its holder's, and see to its request. None: it had ended before; or it was to expire, and has been
+    renewed meanwhile."""
+    moved = {"who": prose(by.who), "reason": by.reason, "detail": prose(by.detail)}
+    ending = {"claim_id": claim_id, "why": why, **moved, "patient": True}
+    return rules.call(rules.Within(tx), "end_claim", {**asked, **ending})
 
 
 def get(tx: Tx, claim_id: ClaimId) -> Claim | None:
     return _one(tx.execute(_BY_ID, {"id": claim_id}).one_or_none())
-
-
-def get_for_update(tx: Tx, claim_id: ClaimId) -> Claim | None:
-    return _one(tx.execute(_BY_ID_LOCKED, {"id": claim_id}).one_or_none())
-
-
-def get_many(tx: Tx, claim_ids: Sequence[ClaimId], org: OrgId | None = None) -> dict[ClaimId, Claim]:
-    """Those that there are, of one org if it is named."""
-    found = tx.execute(select(C).where(C.c.id.in_(claim_ids), *_of(org)))
-    return {c.id: c for c in map(rows.claim, found)}
-
-
-def renew(tx: Tx, claim_ids: Sequence[ClaimId], org: OrgId | None = None) -> dict[ClaimId, datetime]:
-    """Extend the leases of all that are live, and of one org if it is named, in the order of their ids so that two renewals never deadlock."""
-    live = select(C.c.id).where(C.c.id.in_(claim_ids), C.c.ended_at.is_(None), C.c.hot_at.is_not(None))
-    live = live.where(*_of(org)).order_by(C.c.id).with_for_update()
-    ids = [i for (i,) in tx.execute(live)]
-    statement = update(C).where(C.c.id.in_(ids)).values(lease_expires_at=plus(now(), C.c.lease_s))
-    found = tx.execute(statement.returning(C.c.id, C.c.lease_expires_at)) if ids else ()
-    return {ClaimId(r[0]): r[1] for r in found}
 
 
 def ask_release(tx: Tx, claim_id: ClaimId, condition: str, org: OrgId | None = None) -> bool:
@@ -82,12 +41,6 @@ def ask_release(tx: Tx, claim_id: ClaimId, condition: str, org: OrgId | None = N
         .values(release_asked_at=now(), release_condition=condition)
     )
     return tx.execute(statement).rowcount == 1
-
-
-def abandon(tx: Tx, claim_id: ClaimId, condition: str) -> bool:
-    """Its requester has gone before the worker was hot, and left it in this condition."""
-    statement = update(C).where(C.c.id == claim_id, C.c.ended_at.is_(None))
-    return tx.execute(statement.values(abandoned=True, release_condition=condition)).rowcount == 1
 
 
 def unfinished_releases(tx: Tx, *, limit: int) -> list[Claim]:

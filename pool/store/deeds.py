@@ -8,7 +8,6 @@ from datetime import datetime
 
 from sqlalchemy import insert, select
 
-from pool.records import By
 from pool.store.engine import Tx
 from pool.store.schema import REQUEST_REFUSED
 from pool.store.schema import deeds as D
@@ -27,9 +26,9 @@ class Deed:
     why: str
 
 
-def record(tx: Tx, what: str, subject: str, by: By) -> None:
+def record(tx: Tx, what: str, subject: str, *, who: str, why: str) -> None:
     """In the transaction of the deed itself, or right before an effect outside of the database."""
-    tx.execute(insert(D).values(at=now(), who=by.who, what=what, subject=subject, why=by.why))
+    tx.execute(insert(D).values(at=now(), who=who, what=what, subject=subject, why=why))
 
 
 def latest(tx: Tx, *, limit: int, refused: int) -> list[Deed]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Column, ColumnElement, delete, select
 
-from pool.states import TERMINAL, RequestState
+from pool.core.states import OVER, TERMINAL
 from pool.store.engine import Tx
 from pool.store.schema import claims as C
 from pool.store.schema import deeds as D
@@ -14,8 +14,6 @@ from pool.store.schema import journal as J
 from pool.store.schema import requests as R
 from pool.store.schema import workers as W
 from pool.store.sql import now, number, plus, words
-
-_OVER = (RequestState.SPENT, RequestState.REFUSED)
 
 
 def terminal_workers(tx: Tx, *, older_than_s: float, limit: int) -> int:
@@ -37,7 +35,7 @@ def ended_claims(tx: Tx, *, older_than_s: float, limit: int) -> int:
 
 def decided_requests(tx: Tx, *, older_than_s: float, limit: int) -> int:
     """After this their ids may be used again, as new requests."""
-    old = R.c.state.in_(words(_OVER)) & (R.c.decided_at < plus(now(), -float(older_than_s)))
+    old = R.c.state.in_(words(OVER)) & (R.c.decided_at < plus(now(), -float(older_than_s)))
     return _delete(tx, (R.c.pk, R.c.decided_at), old, limit)
 
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Float, case, cast, func, literal_column, select
+from sqlalchemy import ColumnElement, Float, case, cast, func, select, true
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
-from pool.states import LIVE, RequestState, State
+from pool.core.states import LIVE, RequestState, State
 from pool.store.costing import KEPT, Spell
 from pool.store.engine import Tx
 from pool.store.schema import claims as C
@@ -30,17 +30,11 @@ class seconds(FunctionElement[float]):  # noqa: N801 - reads as SQL
     inherit_cache = True
 
 
-@compiles(seconds, "postgresql")
-def _seconds_pg(element: seconds, compiler: SQLCompiler, **kw: Any) -> str:
+@compiles(seconds)
+def _seconds(element: seconds, compiler: SQLCompiler, **kw: Any) -> str:
     later, earlier = (compiler.process(c, **kw) for c in element.clauses)
     # Not EXTRACT, which reckons with decimals: over many rows that costs several times as much.
     return f"GREATEST(0.0, date_part('epoch', {later} - {earlier}))"
-
-
-@compiles(seconds, "sqlite")
-def _seconds_sqlite(element: seconds, compiler: SQLCompiler, **kw: Any) -> str:
-    later, earlier = (compiler.process(c, **kw) for c in element.clauses)
-    return f"MAX(0, (julianday({later}) - julianday({earlier})) * 86400.0)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +63,7 @@ def live_rows(tx: Tx) -> LiveRows:
     size = (W.c.cpu_millicores, W.c.memory_mib)
     statement = (
         select(W.c.profile, W.c.state, *size, func.count().label("count"), *columns)
-        .select_from(W.join(at, literal_column("true" if tx.dialect.name == "postgresql" else "1")))
+        .select_from(W.join(at, true()))
         .where(W.c.state.in_(sorted(LIVE)))
         .group_by(W.c.profile, W.c.state, *size)
     )

@@ -11,8 +11,8 @@ from typing import NamedTuple, TypeVar
 
 from sqlalchemy import func, literal, select, tuple_
 
-from pool.ids import ClaimId, OrgId, ProfileName, WorkerId
-from pool.states import CLAIMABLE, LIVE, State
+from pool.core.ids import ClaimId, OrgId, ProfileName, WorkerId
+from pool.core.states import CLAIMABLE, LIVE, State
 from pool.store.engine import Tx
 from pool.store.schema import workers as W
 from pool.store.sql import now, plus, word, words

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Row, select
 
-from pool.ids import WorkerId
-from pool.states import State
+from pool.core.ids import WorkerId
+from pool.core.states import MoveReason, State
 from pool.store.engine import Tx
 from pool.store.schema import journal as J
 from pool.store.schema import workers as W
@@ -27,27 +28,31 @@ class Entry:
     org: str | None
     claim_id: str | None
     who: str
-    why: str
+    reason: MoveReason
+    detail: str
+
+    @property
+    def is_mark(self) -> bool:
+        """Whether the worker stayed where it was and was marked to leave."""
+        return self.from_state == self.to_state
 
 
 def of(tx: Tx, worker_id: WorkerId, *, newest: int | None = None) -> list[Entry]:
     """A worker's whole life, or the newest part of it; oldest first."""
     found = tx.execute(select(J).where(J.c.worker_id == worker_id).order_by(J.c.id.desc()).limit(newest))
-    return [Entry(**r._mapping) for r in reversed(list(found))]
+    return [_entry(r) for r in reversed(list(found))]
 
 
 def since(tx: Tx, after_id: int = 0, *, limit: int = 1000) -> list[Entry]:
     """Entries after a number, oldest first."""
-    return [
-        Entry(**r._mapping)
-        for r in tx.execute(select(J).where(J.c.id > after_id).order_by(J.c.id).limit(limit))
-    ]
+    found = tx.execute(select(J).where(J.c.id > after_id).order_by(J.c.id).limit(limit))
+    return [_entry(r) for r in found]
 
 
 def latest(tx: Tx, *, limit: int) -> list[Entry]:
     """The newest entries, oldest of them first."""
     newest = tx.execute(select(J).order_by(J.c.id.desc()).limit(limit))
-    return [Entry(**r._mapping) for r in reversed(list(newest))]
+    return [_entry(r) for r in reversed(list(newest))]
 
 
 def disagreements(tx: Tx) -> list[str]:
@@ -66,3 +71,7 @@ def disagreements(tx: Tx) -> list[str]:
         f"{i}: table {table[i]}, journal {replayed.get(i)}" for i in table if replayed.get(i) != table[i]
     ]
     return found
+
+
+def _entry(row: Row[Any]) -> Entry:
+    return Entry(**{**row._mapping, "reason": MoveReason(row.reason)})

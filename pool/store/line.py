@@ -11,24 +11,26 @@ from pool.store.engine import Store
 from pool.store.errors import translated
 
 
-class Line:
-    """Asks as `Store.ask` does. For one thread at a time, and for Postgres only."""
+class RuleConnection:
+    """Asks as `Store.ask` does. For one thread at a time."""
 
     def __init__(self, store: Store) -> None:
         self._engine = store.engine
         self._connection: Any = None
 
-    def ask(self, statement: str, argument: str) -> str:
+    def ask(self, statement: str, argument: str) -> str | None:
         """The one value that a statement gives, by itself a transaction."""
         driver: Any = self._engine.dialect.loaded_dbapi
         with translated():
             try:
-                return str(self._open().execute(statement, (argument,), prepare=True).fetchone()[0])
+                found = self._open().execute(statement, (argument,), prepare=True).fetchone()
             except driver.Error as exc:
                 self.close()
                 raise DBAPIError.instance(
                     statement, None, exc, driver.Error, dialect=self._engine.dialect
                 ) from exc
+        answer: str | None = found[0]
+        return answer
 
     def close(self) -> None:
         connection, self._connection = self._connection, None

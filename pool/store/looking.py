@@ -8,9 +8,9 @@ from typing import Any
 
 from sqlalchemy import Select, func, or_, select
 
-from pool.ids import OrgId, ProfileName, WorkerId
-from pool.records import Claim, Org, Request, Seen
-from pool.states import CLAIMED, LIVE, RequestState, State
+from pool.core.ids import OrgId, ProfileName, WorkerId
+from pool.core.records import Claim, Org, Request, SeenWorker
+from pool.core.states import CLAIMED, LIVE, RequestState, State
 from pool.store import rows
 from pool.store.engine import Tx
 from pool.store.schema import claims as C
@@ -18,7 +18,7 @@ from pool.store.schema import journal as J
 from pool.store.schema import orgs as O
 from pool.store.schema import requests as R
 from pool.store.schema import workers as W
-from pool.store.sql import minutes_ago, now, plus
+from pool.store.sql import minutes_ago, now, plus, word
 
 _UNUSED = frozenset(LIVE - CLAIMED)
 
@@ -35,7 +35,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ListFilter:
     """Which rows somebody wants to see. Empty: all."""
 
     profile: str = ""
@@ -88,7 +88,7 @@ def moved_since(tx: Tx, entry: int, *, limit: int) -> list[tuple[int, WorkerId]]
     return [(i, WorkerId(w)) for i, w in tx.execute(statement)]
 
 
-def workers(tx: Tx, wanted: Wanted) -> list[Seen]:
+def workers(tx: Tx, wanted: ListFilter) -> list[SeenWorker]:
     """Newest last, at most `limit`."""
     statement = select(W).where(W.c.state.in_(sorted(wanted.states)))
     named = ((W.c.profile, wanted.profile), (W.c.org, wanted.org), (W.c.node, wanted.node))
@@ -155,7 +155,7 @@ def refusals(tx: Tx, *, within_s: float) -> dict[str, int]:
     """How often the pool said no lately, by reason."""
     statement = (
         select(R.c.reason, func.count())
-        .where(R.c.decided_at > plus(now(), -within_s), R.c.state == RequestState.REFUSED)
+        .where(R.c.decided_at > plus(now(), -within_s), R.c.state == word(RequestState.REFUSED))
         .group_by(R.c.reason)
     )
     return {str(reason): n for reason, n in tx.execute(statement)}
@@ -206,7 +206,7 @@ def parked_overdue(tx: Tx, *, for_s: float) -> int:
     return int(tx.execute(statement).scalar_one())
 
 
-def leaving_busy(tx: Tx, *, limit: int = 50) -> list[Seen]:
+def leaving_busy(tx: Tx, *, limit: int = 50) -> list[SeenWorker]:
     """Workers in use whose pod is about to go."""
     statement = select(W).where(W.c.leaving_since.is_not(None), W.c.state.in_(sorted(CLAIMED)))
     return [rows.seen(r) for r in tx.execute(statement.order_by(W.c.id).limit(limit))]

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import func, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import postgresql
 
-from pool.ids import OrgId
-from pool.signing import FIRST_VERSION
+from pool.core.ids import OrgId
+from pool.core.signing import FIRST_VERSION
 from pool.store.engine import Tx
 from pool.store.schema import org_keys as K
 from pool.store.sql import now, plus
@@ -43,9 +43,10 @@ def newest(tx: Tx, org: OrgId) -> int:
 
 def change(tx: Tx, org: OrgId, *, overlap_s: float) -> int:
     """A new version; the one before it is honoured for so long, and any older one no more. 0: not at all."""
-    dialect = postgresql if tx.dialect.name == "postgresql" else sqlite
     until = plus(now(), float(overlap_s)) if overlap_s > 0 else None
-    made = dialect.insert(K).values(org=org, version=FIRST_VERSION + 1, older_until=until, changed_at=now())
+    made = postgresql.insert(K).values(
+        org=org, version=FIRST_VERSION + 1, older_until=until, changed_at=now()
+    )
     changed = made.on_conflict_do_update(
         index_elements=[K.c.org],
         set_={"version": K.c.version + 1, "older_until": until, "changed_at": now()},

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import bindparam, func, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import postgresql
 
-from pool.ids import OrgId
-from pool.records import Org
-from pool.settings import OrgDefaults
-from pool.states import State
+from pool.core.ids import OrgId
+from pool.core.records import Org
+from pool.core.settings import OrgDefaults
+from pool.core.states import State
 from pool.store import rows
 from pool.store.engine import Tx
 from pool.store.schema import claims as C
@@ -37,11 +37,12 @@ def every(tx: Tx) -> list[Org]:
 
 def seed(tx: Tx, org_id: OrgId, defaults: OrgDefaults) -> None:
     """Make the org unless it is there; what the table says of one that is there rules."""
-    dialect = postgresql if tx.dialect.name == "postgresql" else sqlite
     values = {
         k: getattr(defaults, k) for k in ("cap", "weight", "hot_idle_floor", "hot_idle_cap", "hot_idle_ttl_s")
     }
-    statement = dialect.insert(O).values(id=org_id, values=dict(defaults.values), created_at=now(), **values)
+    statement = postgresql.insert(O).values(
+        id=org_id, values=dict(defaults.values), created_at=now(), **values
+    )
     tx.execute(statement.on_conflict_do_nothing())
 
 
@@ -71,31 +72,6 @@ def count_uncounted(tx: Tx, org_id: OrgId) -> int:
             update(O).where(O.c.id == org_id).values(in_use=O.c.in_use + claims, parked=O.c.parked + parked)
         )
     return claims + parked
-
-
-def take_claim(tx: Tx, org: Org) -> bool | None:
-    """Room for one more claim: True if it was counted, False if nothing is counted, None if there is no room."""
-    if not org.cap:
-        return False
-    statement = (
-        update(O).where(O.c.id == org.id, O.c.cap > 0, O.c.in_use < O.c.cap).values(in_use=O.c.in_use + 1)
-    )
-    if tx.execute(statement).rowcount:
-        return True
-    still_capped = tx.execute(select(O.c.cap).where(O.c.id == org.id)).scalar_one_or_none()
-    return None if still_capped else False
-
-
-def give_claim(tx: Tx, org_id: OrgId) -> None:
-    """A counted claim has ended."""
-    tx.execute(update(O).where(O.c.id == org_id).values(in_use=O.c.in_use - 1))
-
-
-def take_park(tx: Tx, org: Org) -> bool:
-    """One more parked worker; whether it was counted."""
-    if not org.counts_parked:
-        return False
-    return tx.execute(update(O).where(O.c.id == org.id).values(parked=O.c.parked + 1)).rowcount == 1
 
 
 def give_park(tx: Tx, org_id: OrgId) -> None:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import or_, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import postgresql
 
 from pool.store.engine import Tx
 from pool.store.schema import passes as T
@@ -35,8 +35,7 @@ _FIELDS = tuple(f.name for f in fields(PassRow))
 
 
 def seed(tx: Tx, name: str) -> None:
-    dialect = postgresql if tx.dialect.name == "postgresql" else sqlite
-    tx.execute(dialect.insert(T).values(name=name).on_conflict_do_nothing())
+    tx.execute(postgresql.insert(T).values(name=name).on_conflict_do_nothing())
 
 
 def get(tx: Tx, name: str) -> PassRow:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import delete, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import postgresql
 
-from pool.ids import ProfileName
+from pool.core.ids import ProfileName
 from pool.store.engine import Tx, now
 from pool.store.schema import breakers as B
 from pool.store.schema import rollouts as T
@@ -23,7 +23,7 @@ _NOTED_EVERY_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class WantedRevision:
     """What this process is configured to make of a profile, and when it was started, by the database's clock."""
 
     profile: ProfileName
@@ -54,7 +54,7 @@ def every(tx: Tx) -> Mapping[ProfileName, Rollout]:
     return {ProfileName(r.profile): Rollout(**r._mapping) for r in tx.execute(select(T))}
 
 
-def rules(tx: Tx, wanted: Wanted) -> bool:
+def rules(tx: Tx, wanted: WantedRevision) -> bool:
     """Whether this process's build of the profile is the wanted one; it becomes so if it was configured later than the one that is.
     Call it under `lock_reconcile`."""
     known = get(tx, wanted.profile)
@@ -91,11 +91,10 @@ def replaces(tx: Tx, profile: ProfileName, revision: str) -> bool:
     return tx.execute(statement).first() is not None
 
 
-def _insert(tx: Tx, wanted: Wanted) -> None:
-    dialect = postgresql if tx.dialect.name == "postgresql" else sqlite
+def _insert(tx: Tx, wanted: WantedRevision) -> None:
     row = {"profile": wanted.profile, "revision": wanted.revision, "image": wanted.image}
     stamps = {"since": now_sql(), "started_at": wanted.started_at, "seen_at": now_sql()}
-    tx.execute(dialect.insert(T).values(**row, **stamps).on_conflict_do_nothing())
+    tx.execute(postgresql.insert(T).values(**row, **stamps).on_conflict_do_nothing())
 
 
 def _set(tx: Tx, profile: ProfileName, **columns: object) -> None:

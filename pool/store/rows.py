@@ -7,11 +7,11 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from pool.records import Claim, Org, ReplyTo, Request, Seen
-from pool.states import RequestState, Source, State
+from pool.core.records import Claim, Org, ReplyTo, Request, SeenWorker
+from pool.core.states import MoveReason, RequestState, Source, State
 from pool.store.schema import workers
 
-_SEEN = tuple(f.name for f in fields(Seen))
+_SEEN = tuple(f.name for f in fields(SeenWorker))
 # No more than that: what nobody looks at costs as much to read.
 SEEN = tuple(workers.c[name] for name in _SEEN)
 _CLAIM = tuple(f.name for f in fields(Claim))
@@ -19,9 +19,14 @@ _ORG = tuple(f.name for f in fields(Org))
 _REQUEST = tuple(f.name for f in fields(Request))
 
 
-def seen(row: Row[Any]) -> Seen:
+def seen(row: Row[Any]) -> SeenWorker:
     values = {k: row._mapping[k] for k in _SEEN}
-    return Seen(**values | {"state": State(values["state"])})
+    leaving = values["leaving_reason"]
+    typed = {
+        "state": State(values["state"]),
+        "leaving_reason": None if leaving is None else MoveReason(leaving),
+    }
+    return SeenWorker(**values | typed)
 
 
 def claim(row: Row[Any]) -> Claim:

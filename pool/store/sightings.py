@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from sqlalchemy import select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import postgresql
 
 from pool.store.engine import Tx
 from pool.store.schema import sightings as T
@@ -20,7 +20,7 @@ _EMPTIED = "broker_emptied"
 _FORBIDDEN = "forbidden "
 
 
-class Forbidden(NamedTuple):
+class ForbiddenVerb(NamedTuple):
     """A call that the API server said no to."""
 
     what: str
@@ -31,11 +31,10 @@ def record(tx: Tx, name: str, seen: Mapping[str, int]) -> None:
     """In place of what this pass saw before."""
     if not seen:
         return
-    dialect = postgresql if tx.dialect.name == "postgresql" else sqlite
     values = [
         {"pass": name, "what": what, "count": count, "at": now()} for what, count in sorted(seen.items())
     ]
-    statement = dialect.insert(T).values(values)
+    statement = postgresql.insert(T).values(values)
     tx.execute(
         statement.on_conflict_do_update(
             index_elements=["pass", "what"],
@@ -51,8 +50,7 @@ def every(tx: Tx) -> dict[str, int]:
 
 def broker_found_empty(tx: Tx) -> None:
     """Redis has nothing of ours. The first time that is how it should be; after that somebody has emptied it."""
-    dialect = postgresql if tx.dialect.name == "postgresql" else sqlite
-    statement = dialect.insert(T).values({"pass": _OUTSIDE, "what": _EMPTIED, "count": 0, "at": now()})
+    statement = postgresql.insert(T).values({"pass": _OUTSIDE, "what": _EMPTIED, "count": 0, "at": now()})
     tx.execute(
         statement.on_conflict_do_update(
             index_elements=["pass", "what"], set_={"count": T.c["count"] + 1, "at": statement.excluded["at"]}
@@ -72,9 +70,11 @@ def broker_emptied_at(tx: Tx) -> datetime | None:
     return at
 
 
-def forbidden_within(tx: Tx, seconds: float) -> list[Forbidden]:
+def forbidden_within(tx: Tx, seconds: float) -> list[ForbiddenVerb]:
     """What the API server has forbidden lately, by verb and resource."""
     found = select(T.c.what, T.c.at).where(
         T.c["pass"] == _OUTSIDE, T.c.what.startswith(_FORBIDDEN), younger_than(T.c.at, seconds)
     )
-    return [Forbidden(r.what.removeprefix(_FORBIDDEN), r.at) for r in tx.execute(found.order_by(T.c.what))]
+    return [
+        ForbiddenVerb(r.what.removeprefix(_FORBIDDEN), r.at) for r in tx.execute(found.order_by(T.c.what))
+    ]

@@ -1,4 +1,4 @@
-"""The SQL that differs between the two backends, once: instants, the database's clock, and arithmetic on it."""
+"""What many statements are made of: instants, the database's clock and arithmetic on it, JSON and prose."""
 
 from __future__ import annotations
 
@@ -22,32 +22,20 @@ from sqlalchemy.dialects.postgresql import TIMESTAMP
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
-from sqlalchemy.types import TypeDecorator, TypeEngine
+from sqlalchemy.types import TypeDecorator
 
-SQLITE_FORMAT = "%Y-%m-%dT%H:%M:%fZ"
 _LONGEST_PROSE = 4000
 PG_NOW = "(SELECT clock_timestamp() + make_interval(secs => shift_s) FROM clock)"
-SQLITE_NOW = f"(SELECT strftime('{SQLITE_FORMAT}', 'now', shift_s || ' seconds') FROM clock)"
 
 
 class Instant(TypeDecorator[datetime]):
-    """An aware datetime. On SQLite a text of fixed width in UTC, so that text order is time order."""
+    """An aware datetime, read as UTC whatever the session's time zone is."""
 
     impl = TIMESTAMP(timezone=True)
     cache_ok = True
 
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        return dialect.type_descriptor(Text() if dialect.name == "sqlite" else TIMESTAMP(timezone=True))
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
-        if value is None or dialect.name != "sqlite":
-            return value
-        return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{value.microsecond // 1000:03d}Z"
-
-    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
-        if value is None or dialect.name != "sqlite":
-            return None if value is None else value.astimezone(UTC)
-        return datetime.strptime(value, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC)
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+        return None if value is None else value.astimezone(UTC)
 
 
 class JsonText(TypeDecorator[Any]):
@@ -63,6 +51,13 @@ class JsonText(TypeDecorator[Any]):
         return None if value is None else json.loads(value)
 
 
+def prose(value: str) -> str:
+    """Any words, as they can be written."""
+    if not value.isascii():
+        value = value.encode(errors="backslashreplace").decode()
+    return value.replace("\0", "\\x00")[:_LONGEST_PROSE]
+
+
 class Prose(TypeDecorator[str]):
     """Words for people, which may have come from anybody: whatever they are, they can be written. Postgres takes no NUL, and no database half a
     character; what is too long is cut."""
@@ -71,11 +66,7 @@ class Prose(TypeDecorator[str]):
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
-        if value is None:
-            return None
-        if not value.isascii():
-            value = value.encode(errors="backslashreplace").decode()
-        return value.replace("\0", "\\x00")[:_LONGEST_PROSE]
+        return None if value is None else prose(value)
 
 
 class now(FunctionElement[datetime]):  # noqa: N801 - reads as SQL
@@ -87,14 +78,9 @@ class now(FunctionElement[datetime]):  # noqa: N801 - reads as SQL
     inherit_cache = True
 
 
-@compiles(now, "postgresql")
-def _now_pg(element: now, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ARG001
+@compiles(now)
+def _now(element: now, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ARG001
     return PG_NOW
-
-
-@compiles(now, "sqlite")
-def _now_sqlite(element: now, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ARG001
-    return SQLITE_NOW
 
 
 class plus(FunctionElement[datetime]):  # noqa: N801 - reads as SQL
@@ -113,16 +99,10 @@ class minutes_ago(FunctionElement[int]):  # noqa: N801 - reads as SQL
     inherit_cache = True
 
 
-@compiles(minutes_ago, "postgresql")
-def _minutes_pg(element: minutes_ago, compiler: SQLCompiler, **kw: Any) -> str:
+@compiles(minutes_ago)
+def _minutes_ago(element: minutes_ago, compiler: SQLCompiler, **kw: Any) -> str:
     (instant,) = (compiler.process(c, **kw) for c in element.clauses)
     return f"FLOOR(EXTRACT(EPOCH FROM ({PG_NOW} - {instant})) / 60)::int"
-
-
-@compiles(minutes_ago, "sqlite")
-def _minutes_sqlite(element: minutes_ago, compiler: SQLCompiler, **kw: Any) -> str:
-    (instant,) = (compiler.process(c, **kw) for c in element.clauses)
-    return f"CAST((julianday({SQLITE_NOW}) - julianday({instant})) * 1440 AS INTEGER)"
 
 
 # So far ahead of now an instant may be and still have just been written: by a transaction that began later and committed while this statement waited for
@@ -164,13 +144,7 @@ def at(instant: datetime) -> ColumnElement[datetime]:
     return literal(instant, Instant())
 
 
-@compiles(plus, "postgresql")
-def _plus_pg(element: plus, compiler: SQLCompiler, **kw: Any) -> str:
+@compiles(plus)
+def _plus(element: plus, compiler: SQLCompiler, **kw: Any) -> str:
     instant, seconds = (compiler.process(c, **kw) for c in element.clauses)
     return f"({instant} + make_interval(secs => ({seconds})::float8))"
-
-
-@compiles(plus, "sqlite")
-def _plus_sqlite(element: plus, compiler: SQLCompiler, **kw: Any) -> str:
-    instant, seconds = (compiler.process(c, **kw) for c in element.clauses)
-    return f"strftime('{SQLITE_FORMAT}', {instant}, ({seconds}) || ' seconds')"

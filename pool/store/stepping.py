@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Select, select, update
 
-from pool.states import CLAIMED, RequestState, State
+from pool.core.states import CLAIMED, RequestState, State
 from pool.store.engine import Tx
 from pool.store.schema import claims as C
 from pool.store.schema import requests as R

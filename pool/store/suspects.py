@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from sqlalchemy import case, delete, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import postgresql
 
 from pool.store.engine import Tx, now
 from pool.store.schema import suspects as T
@@ -16,10 +16,12 @@ from pool.store.sql import ahead
 from pool.store.sql import now as now_sql
 
 
-class Kind(StrEnum):
+class SuspectKind(StrEnum):
     """What is suspected."""
 
     STAMPED_POD = "stamped_pod"
+    # Without a row, and not proven unused: it stays.
+    HELD_POD = "held_pod"
     ROW_WITHOUT_POD = "row_without_pod"
     COMPANION = "companion"
     EMPTY_CLUSTER = "empty_cluster"
@@ -37,11 +39,10 @@ class Suspicion:
     age_s: float
 
 
-def see(tx: Tx, kind: Kind, subject: str, detail: str = "") -> Suspicion:
+def see(tx: Tx, kind: SuspectKind, subject: str, detail: str = "") -> Suspicion:
     """It was seen in this run."""
-    dialect = postgresql if tx.dialect.name == "postgresql" else sqlite
     first = {"first_seen_at": now_sql(), "last_seen_at": now_sql(), "runs": 0, "detail": detail}
-    tx.execute(dialect.insert(T).values(kind=kind, subject=subject, **first).on_conflict_do_nothing())
+    tx.execute(postgresql.insert(T).values(kind=kind, subject=subject, **first).on_conflict_do_nothing())
     mine = (T.c.kind == kind) & (T.c.subject == subject)
     # A suspicion from before the clock stepped back grows old from now on.
     first_seen = case((ahead(T.c.first_seen_at), now_sql()), else_=T.c.first_seen_at)
@@ -51,7 +52,7 @@ def see(tx: Tx, kind: Kind, subject: str, detail: str = "") -> Suspicion:
     return Suspicion(runs=before.runs - 1, age_s=before.age_s)
 
 
-def peek(tx: Tx, kind: Kind, subject: str) -> Suspicion:
+def peek(tx: Tx, kind: SuspectKind, subject: str) -> Suspicion:
     """What seeing it now would make of it, without saying so."""
     mine = (T.c.kind == kind) & (T.c.subject == subject)
     row = tx.execute(select(T.c.runs, T.c.first_seen_at).where(mine)).one_or_none()
@@ -60,29 +61,24 @@ def peek(tx: Tx, kind: Kind, subject: str) -> Suspicion:
     return Suspicion(runs=row.runs + 1, age_s=(now(tx) - row.first_seen_at).total_seconds())
 
 
-def forget_others(tx: Tx, kind: Kind, seen: Collection[str], *, among: str = "") -> None:
+def forget_others(tx: Tx, kind: SuspectKind, seen: Collection[str], *, among: str = "") -> None:
     """What was not seen this time is no longer suspected: two observations in a row count, not two in a lifetime. `among`: only subjects that begin so."""
     known = subjects(tx, kind, among)
     if gone := known - set(seen):
         tx.execute(delete(T).where(T.c.kind == kind, T.c.subject.in_(gone)))
 
 
-def subjects(tx: Tx, kind: Kind, among: str = "") -> set[str]:
+def subjects(tx: Tx, kind: SuspectKind, among: str = "") -> set[str]:
     """Who is suspected; of those that begin so."""
     known = (s for (s,) in tx.execute(select(T.c.subject).where(T.c.kind == kind)))
     return {s for s in known if s.startswith(among)}
 
 
-def note(tx: Tx, kind: Kind, subject: str, detail: str) -> None:
-    """What was found out about it, for people."""
-    tx.execute(update(T).where(T.c.kind == kind, T.c.subject == subject).values(detail=detail))
-
-
-def forget(tx: Tx, kind: Kind, subject: str) -> None:
+def forget(tx: Tx, kind: SuspectKind, subject: str) -> None:
     tx.execute(delete(T).where(T.c.kind == kind, T.c.subject == subject))
 
 
-def every(tx: Tx, kind: Kind | None = None) -> list[tuple[str, str, int, str]]:
+def every(tx: Tx, kind: SuspectKind | None = None) -> list[tuple[str, str, int, str]]:
     """Kind, subject, runs and detail of all that is suspected."""
     statement = select(T.c.kind, T.c.subject, T.c.runs, T.c.detail).order_by(T.c.kind, T.c.subject)
     if kind is not None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sqlalchemy import bindparam, delete, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import postgresql
 
-from pool.ids import ProfileName
-from pool.settings import Profile
+from pool.core.ids import ProfileName
+from pool.core.settings import Profile
 from pool.store.engine import Tx
 from pool.store.schema import targets as T
 from pool.store.sql import now
@@ -35,9 +35,8 @@ def in_force(tx: Tx, profiles: Mapping[str, Profile]) -> dict[ProfileName, int]:
 
 def say(tx: Tx, profile: ProfileName, warm_target: int, *, who: str) -> None:
     """From now on so many."""
-    dialect = postgresql if tx.dialect.name == "postgresql" else sqlite
     values = {"warm_target": warm_target, "set_by": who, "set_at": now()}
-    statement = dialect.insert(T).values(profile=profile, **values)
+    statement = postgresql.insert(T).values(profile=profile, **values)
     tx.execute(statement.on_conflict_do_update(index_elements=[T.c.profile], set_=values))
 
 

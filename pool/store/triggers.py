@@ -1,103 +1,230 @@
 """Triggers, generated from the table of moves: they refuse every other move and append the journal, so that neither can
-be forgotten by whoever writes an UPDATE, by hand or in code."""
+be forgotten in an UPDATE, by hand or in code. They also check that a row is consistent: unlike CHECKs, which Postgres parses
+anew for every statement, they are planned once a session.
+
+What a row of one state must be is written out for each state: a transaction prepares only the conditions of the states that it meets."""
 
 from __future__ import annotations
 
-from pool.states import PAIRS, TERMINAL, State
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from pool.core.states import BOUND, CLAIMED, MOVES, PODDED, TERMINAL, MoveReason, RequestState, State
 from pool.store import costing
-from pool.store.sql import PG_NOW, SQLITE_NOW
+from pool.store.sql import PG_NOW
 
-_PAIRS = ", ".join(f"'{a}>{b}'" for a, b in PAIRS)
-_TERMINAL = ", ".join(f"'{s}'" for s in sorted(TERMINAL))
-_JOURNAL_COLUMNS = "at, worker_id, from_state, to_state, epoch, org, claim_id, who, why"
-
-# name, condition that breaks the promise (on UPDATE of workers)
-_REFUSALS: tuple[tuple[str, str], ...] = (
-    ("terminal_row_never_comes_back", f"OLD.state IN ({_TERMINAL})"),
-    ("legal_moves_only", f"NEW.state <> OLD.state AND OLD.state || '>' || NEW.state NOT IN ({_PAIRS})"),
-    ("epoch_never_goes_back", "NEW.epoch < OLD.epoch"),
-    (
-        "new_holder_means_new_epoch",
-        "COALESCE(NEW.claim_id, '') <> COALESCE(OLD.claim_id, '') AND NEW.epoch <= OLD.epoch",
-    ),
-    ("one_org_for_life", "OLD.org IS NOT NULL AND (NEW.org IS NULL OR NEW.org <> OLD.org)"),
-    ("one_profile_for_life", "NEW.profile <> OLD.profile OR NEW.image <> OLD.image OR NEW.id <> OLD.id"),
-    ("one_pod_for_life", "OLD.pod_uid IS NOT NULL AND (NEW.pod_uid IS NULL OR NEW.pod_uid <> OLD.pod_uid)"),
-)
-_JOURNALLED = "NEW.state <> OLD.state OR NEW.epoch <> OLD.epoch OR (NEW.leaving_since IS NULL) <> (OLD.leaving_since IS NULL)"
-
-REFUSED_BY_TRIGGER = (
-    *(name for name, _ in _REFUSALS),
-    "every_worker_begins_as_a_slot",
-    "live_row_is_never_deleted",
-    "ended_claim_stays_ended",
+_JOURNAL_COLUMNS = "at, worker_id, from_state, to_state, epoch, org, claim_id, who, reason, detail"
+_JOURNALLED = (
+    "NEW.state <> OLD.state OR NEW.epoch <> OLD.epoch OR (NEW.leaving_since IS NULL AND OLD.leaving_since IS NOT NULL)"
+    " OR (NEW.leaving_since IS NOT NULL AND OLD.leaving_since IS NULL)"
 )
 
 
-def postgres() -> list[str]:
-    """The statements for Postgres."""
-    checks = "\n".join(
-        f"  IF {condition} THEN RAISE EXCEPTION USING ERRCODE = 'check_violation', CONSTRAINT = '{name}', "
-        f"MESSAGE = format('{name}: worker %s, %s -> %s', OLD.id, OLD.state, NEW.state); END IF;"
-        for name, condition in _REFUSALS
+def _among(column: str, values: Iterable[str]) -> str:
+    return f"{column} IN ({', '.join(repr(str(v)) for v in sorted(values))})"
+
+
+def _null(column: str, *, unless: bool) -> str:
+    return f"NEW.{column} IS NOT NULL" if unless else f"NEW.{column} IS NULL"
+
+
+def _only_one(one: str, other: str) -> str:
+    """Whether one of two columns is set and the other is not, without an operator: each one is prepared in every transaction."""
+    return (
+        f"(NEW.{one} IS NULL AND NEW.{other} IS NOT NULL) OR (NEW.{one} IS NOT NULL AND NEW.{other} IS NULL)"
     )
 
-    def refusing(name: str) -> str:
-        return f"RAISE EXCEPTION USING ERRCODE = 'check_violation', CONSTRAINT = '{name}', MESSAGE = '{name}'"
 
-    def trigger(name: str, event: str, when: str = "", table: str = "workers", function: str = "") -> str:
-        condition = f"WHEN ({when}) " if when else ""
-        return f"CREATE TRIGGER {name} {event} ON {table} FOR EACH ROW {condition}EXECUTE FUNCTION {function or name}()"
+# A promise, and what breaks it in a row of this state; nothing if it cannot be broken there.
+ByState = Mapping[str, Callable[[str], str]]
+_ENDED = _among("OLD.state", TERMINAL)
+_OPEN = (RequestState.WAITING, RequestState.BINDING)
+_HOLDING = (RequestState.BINDING, RequestState.GRANTED)
 
-    values = "NEW.id, {0}, NEW.state, NEW.epoch, NEW.org, NEW.claim_id, NEW.moved_by, NEW.moved_why"
-    return [
-        f"CREATE FUNCTION workers_guard() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN\n{checks}\n{costing.POSTGRES_SPENDING}\n  RETURN NEW; END $$",
-        trigger("workers_guard", "BEFORE UPDATE"),
-        f"""CREATE FUNCTION workers_journal() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-  IF TG_OP = 'INSERT' THEN
-    INSERT INTO journal ({_JOURNAL_COLUMNS}) VALUES ({PG_NOW}, {values.format("NULL")});
-  ELSE
-    INSERT INTO journal ({_JOURNAL_COLUMNS}) VALUES ({PG_NOW}, {values.format("OLD.state")});
+
+def _origins(state: str) -> str:
+    """Every state from which a row can come to be of this one."""
+    stays = [] if state in TERMINAL else [state]
+    return _among("OLD.state", [*(s for s in State if state in MOVES[s]), *stays])
+
+
+_WORKERS: ByState = {
+    "claimed_exactly_with_a_claim": lambda s: _null("claim_id", unless=s not in CLAIMED),
+    "bound_worker_has_an_org": lambda s: "NEW.org IS NULL" if s in BOUND else "",
+    "idle_worker_is_neutral": lambda s: "NEW.org IS NOT NULL" if s == State.IDLE else "",
+    "past_its_slot_there_is_a_pod": lambda s: (
+        "(NEW.pod_uid IS NULL OR NEW.endpoint IS NULL)" if s in PODDED - {State.DRAINING} else ""
+    ),
+    "parked_exactly_with_an_end": lambda s: (
+        f"({_null('hot_idle_since', unless=s != State.HOT_IDLE)} OR {_null('hot_idle_until', unless=s != State.HOT_IDLE)})"
+    ),
+    "leaver_is_never_parked": lambda s: (
+        "NEW.leaving_since IS NOT NULL" if s in {State.IDLE, State.HOT_IDLE} else ""
+    ),
+}
+_MOVED: ByState = {
+    "terminal_row_never_comes_back": lambda _: _ENDED,
+    "legal_moves_only": lambda s: f"NOT ({_origins(s)})",
+}
+_REQUESTS: ByState = {
+    "decided_exactly_once_answered": lambda s: _null("decided_at", unless=s in _OPEN),
+    "grant_names_its_claim": lambda s: "NEW.claim_id IS NULL" if s in _HOLDING else "",
+    "refusal_has_a_reason": lambda s: _null("reason", unless=s != RequestState.REFUSED),
+}
+# What comes often first.
+_STATES = (State.HOT, State.HOT_IDLE, State.DRAINING, State.IDLE, *State)
+_REQUEST_STATES = (RequestState.GRANTED, RequestState.SPENT, RequestState.REFUSED, *RequestState)
+
+# The promise, and what breaks it whatever the state.
+_EPOCHS: Mapping[str, str] = {
+    "epoch_never_goes_back": "NEW.epoch < OLD.epoch",
+    "new_holder_means_new_epoch": "NEW.epoch <= OLD.epoch AND NEW.claim_id IS DISTINCT FROM OLD.claim_id",
+    "one_org_for_life": "OLD.org IS NOT NULL AND (NEW.org IS NULL OR NEW.org <> OLD.org)",
+}
+_IDENTITY: Mapping[str, str] = {
+    "one_profile_for_life": "NEW.profile <> OLD.profile OR NEW.image <> OLD.image OR NEW.id <> OLD.id",
+    "one_pod_for_life": "OLD.pod_uid IS NOT NULL AND (NEW.pod_uid IS NULL OR NEW.pod_uid <> OLD.pod_uid)",
+}
+_MARKS: Mapping[str, str] = {
+    "known_move_reasons_only": " OR ".join(
+        f"NOT ({_among(column, MoveReason)})" for column in ("NEW.moved_reason", "NEW.leaving_reason")
+    ),
+    "marked_exactly_with_a_reason": _only_one("leaving_since", "leaving_reason"),
+}
+_SLOT: Mapping[str, str] = {
+    "known_states_only": f"NOT ({_among('NEW.state', State)})",
+    "every_worker_begins_as_a_slot": f"NEW.state <> '{State.SPAWNING}'",
+    "epoch_not_negative": "NEW.epoch < 0",
+}
+_CLAIMS: Mapping[str, str] = {
+    "ended_claim_stays_ended": "OLD.ended_at IS NOT NULL",
+    "ended_exactly_with_a_cause": _only_one("ended_at", "ended_why"),
+    "lease_starts_when_hot": _only_one("hot_at", "lease_expires_at"),
+}
+
+REFUSED_BY_TRIGGER = (
+    *_SLOT,
+    *_MARKS,
+    *_MOVED,
+    *_EPOCHS,
+    *_IDENTITY,
+    *_WORKERS,
+    "live_row_is_never_deleted",
+    *_CLAIMS,
+    "known_request_states_only",
+    *_REQUESTS,
+)
+
+
+def _raise(name: str, about: str) -> str:
+    return f"RAISE EXCEPTION USING ERRCODE = 'check_violation', CONSTRAINT = '{name}', MESSAGE = '{name}: ' || {about};"
+
+
+def _named(breaches: Mapping[str, str], about: str) -> str:
+    """The first promise that is broken, by its name."""
+    return "\n".join(
+        f"    IF {condition} THEN {_raise(name, about)} END IF;" for name, condition in breaches.items()
+    )
+
+
+def _refusing(breaches: Mapping[str, str], about: str) -> str:
+    """One expression for the row that keeps every promise; for one that does not, the name of the first it breaks."""
+    whole = " OR ".join(f"({condition})" for condition in breaches.values())
+    return f"  IF {whole} THEN\n{_named(breaches, about)}\n  END IF;"
+
+
+def _of(promises: ByState, state: str) -> dict[str, str]:
+    """What breaks them in a row of this state."""
+    return {name: found for name, breach in promises.items() if (found := breach(state))}
+
+
+def _in_any_state(promises: ByState, states: Sequence[str]) -> dict[str, str]:
+    """The same promises as conditions that hold for a row of any state."""
+    found: dict[str, str] = {}
+    for name, breach in promises.items():
+        among: dict[str, list[str]] = defaultdict(list)
+        for state in dict.fromkeys(states):
+            if condition := breach(state):
+                among[condition].append(state)
+        found[name] = " OR ".join(
+            condition if len(of) == len(set(states)) else f"({_among('NEW.state', of)} AND {condition})"
+            for condition, of in among.items()
+        )
+    return found
+
+
+def _broken(promises: ByState, states: Sequence[str]) -> str:
+    """Whether a row breaks a promise, by its state: `broken` is then true. A state that is not known breaks one."""
+    lines = []
+    for number, state in enumerate(dict.fromkeys(states)):
+        conditions = _of(promises, state).values()
+        lines += [
+            f"  {'ELSIF' if number else 'IF'} NEW.state = '{state}' THEN",
+            f"    broken := {' OR '.join(conditions)};",
+        ]
+    return "\n".join([*lines, "  ELSE", "    broken := true;", "  END IF;"])
+
+
+def _function(name: str, body: str, declare: str = "") -> str:
+    return f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ {declare}BEGIN\n{body}\nEND $$"
+
+
+def _trigger(name: str, event: str, table: str) -> str:
+    return f"CREATE TRIGGER {name} {event} ON {table} FOR EACH ROW EXECUTE FUNCTION {name}()"
+
+
+def _journal(at: str, before: str) -> str:
+    values = f"NEW.id, {before}, NEW.state, NEW.epoch, NEW.org, NEW.claim_id, NEW.moved_by, NEW.moved_reason, NEW.moved_detail"
+    return f"INSERT INTO journal ({_JOURNAL_COLUMNS}) VALUES ({at}, {values});"
+
+
+def statements() -> list[str]:
+    """The triggers and their functions, in the order in which they are made."""
+    move = "format('worker %s, %s -> %s', OLD.id, OLD.state, NEW.state)"
+    row = "format('worker %s, %s', NEW.id, NEW.state)"
+    reason = "format('worker %s, %s, %s', NEW.id, NEW.moved_reason, NEW.leaving_reason)"
+    known = {"known_states_only": _SLOT["known_states_only"]}
+    slot = {**_SLOT, **_MARKS, **_of(_WORKERS, State.SPAWNING)}
+    worker = f"""{_broken({"legal_moves_only": _MOVED["legal_moves_only"], **_WORKERS}, _STATES)}
+  IF broken OR {" OR ".join(f"({c})" for c in (*_EPOCHS.values(), *_MARKS.values()))} THEN
+{_named(known, row)}
+{_named({**_in_any_state(_MOVED, _STATES), **_EPOCHS}, move)}
+{_named(_in_any_state(_WORKERS, _STATES), row)}
+{_named(_MARKS, reason)}
   END IF;
-  RETURN NULL; END $$""",
-        trigger("workers_journal_insert", "AFTER INSERT", function="workers_journal"),
-        trigger("workers_journal_update", "AFTER UPDATE", _JOURNALLED, function="workers_journal"),
-        costing.POSTGRES_SETTLING,
-        trigger("workers_settle", "AFTER UPDATE", costing.ENDS, function="workers_settle"),
-        f"""CREATE FUNCTION workers_begin() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-  {refusing("every_worker_begins_as_a_slot")}; END $$""",
-        trigger("workers_begin", "BEFORE INSERT", f"NEW.state <> '{State.SPAWNING}'"),
-        f"""CREATE FUNCTION workers_delete() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-  {refusing("live_row_is_never_deleted")}; END $$""",
-        trigger("workers_delete", "BEFORE DELETE", f"OLD.state NOT IN ({_TERMINAL})"),
-        f"""CREATE FUNCTION claims_guard() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-  {refusing("ended_claim_stays_ended")}; END $$""",
-        trigger("claims_guard", "BEFORE UPDATE", "OLD.ended_at IS NOT NULL", table="claims"),
-    ]
-
-
-def sqlite() -> list[str]:
-    """The statements for SQLite."""
-
-    def refusing(name: str, event: str, table: str, condition: str) -> str:
-        return (
-            f"CREATE TRIGGER {name} BEFORE {event} ON {table} WHEN {condition} "
-            f"BEGIN SELECT RAISE(ABORT, '{name}'); END"
-        )
-
-    def journalling(name: str, event: str, when: str, before: str) -> str:
-        return (
-            f"CREATE TRIGGER {name} AFTER {event} ON workers {when}BEGIN "
-            f"INSERT INTO journal ({_JOURNAL_COLUMNS}) VALUES ({SQLITE_NOW}, NEW.id, {before}, NEW.state, NEW.epoch, "
-            "NEW.org, NEW.claim_id, NEW.moved_by, NEW.moved_why); END"
-        )
-
+{costing.SPENDING}
+  IF {_JOURNALLED} THEN
+    -- A move is as old as the row says; by what else changes the row does not tell.
+    IF NEW.state_since <> OLD.state_since THEN
+      at := NEW.state_since;
+    ELSE
+      at := {PG_NOW};
+    END IF;
+    {_journal("at", "OLD.state")}
+  END IF;
+{costing.SETTLING}
+  RETURN NEW;"""
+    requests = {"known_request_states_only": f"NOT ({_among('NEW.state', RequestState)})"}
+    request = f"""{_broken(_REQUESTS, _REQUEST_STATES)}
+  IF broken THEN
+{_named(requests | _in_any_state(_REQUESTS, _REQUEST_STATES), "NEW.pk")}
+  END IF;
+  RETURN NEW;"""
+    never = {"live_row_is_never_deleted": f"NOT ({_ENDED})"}
     return [
-        *(refusing(name, "UPDATE", "workers", condition) for name, condition in _REFUSALS),
-        refusing("every_worker_begins_as_a_slot", "INSERT", "workers", f"NEW.state <> '{State.SPAWNING}'"),
-        refusing("live_row_is_never_deleted", "DELETE", "workers", f"OLD.state NOT IN ({_TERMINAL})"),
-        refusing("ended_claim_stays_ended", "UPDATE", "claims", "OLD.ended_at IS NOT NULL"),
-        journalling("workers_journal_insert", "INSERT", "", "NULL"),
-        journalling("workers_journal_update", "UPDATE", f"WHEN {_JOURNALLED} ", "OLD.state"),
-        costing.SQLITE_SPENDING,
+        _function("workers_made", f"{_refusing(slot, row)}\n  {_journal(PG_NOW, 'NULL')}\n  RETURN NEW;"),
+        _trigger("workers_made", "BEFORE INSERT", "workers"),
+        _function("workers_guard", worker, "DECLARE broken boolean; at timestamptz; "),
+        _trigger("workers_guard", "BEFORE UPDATE", "workers"),
+        _function("workers_fixed", f"{_refusing(_IDENTITY, move)}\n  RETURN NEW;"),
+        _trigger("workers_fixed", "BEFORE UPDATE OF id, profile, image, pod_uid", "workers"),
+        _function("workers_delete", f"{_refusing(never, 'OLD.id')}\n  RETURN OLD;"),
+        _trigger("workers_delete", "BEFORE DELETE", "workers"),
+        _function("claims_guard", f"{_refusing(_CLAIMS, 'NEW.id')}\n  RETURN NEW;"),
+        _trigger("claims_guard", "BEFORE INSERT OR UPDATE", "claims"),
+        _function("requests_guard", request, "DECLARE broken boolean; "),
+        # The columns that its conditions read: an answer that is marked as delivered changes none of them.
+        _trigger(
+            "requests_guard", "BEFORE INSERT OR UPDATE OF state, decided_at, claim_id, reason", "requests"
+        ),
     ]

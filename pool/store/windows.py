@@ -6,13 +6,13 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, case, func, select
 
-from pool.states import State
+from pool.core.states import State
+from pool.core.turns import begins_at
 from pool.store import rows
 from pool.store.engine import Tx, now
 from pool.store.schema import orgs as O
 from pool.store.schema import workers as W
 from pool.store.sql import word
-from pool.turns import begins_at
 
 
 def in_turn(tx: Tx, ordered: Select[Any], *, limit: int) -> list[Any]:

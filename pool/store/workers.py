@@ -12,10 +12,10 @@ from typing import Any
 from sqlalchemy import Float, Select, bindparam, exists, func, insert, or_, select, update
 from sqlalchemy.sql import ClauseElement, Update
 
-from pool.ids import ClaimId, OrgId, ProfileName, WorkerId
-from pool.records import By, Held, Seen
-from pool.settings import Profile
-from pool.states import CLAIMABLE, CLAIMED, LIVE, Outcome, State
+from pool.core.ids import OrgId, ProfileName, WorkerId
+from pool.core.records import By, Held, SeenWorker
+from pool.core.settings import Profile
+from pool.core.states import CLAIMABLE, CLAIMED, LIVE, Outcome, State
 from pool.store import rows
 from pool.store.engine import Tx
 from pool.store.schema import breakers as B
@@ -52,14 +52,6 @@ class PodFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
-    """Who is to hold a worker, by which claim."""
-
-    org: OrgId
-    held: Held
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Fence:
     """What a row must still be for a write to happen."""
 
@@ -68,18 +60,9 @@ class Fence:
     states: frozenset[State]
 
     @classmethod
-    def on(cls, worker: Seen) -> Fence:
+    def on(cls, worker: SeenWorker) -> Fence:
         """Exactly as seen."""
         return cls(worker_id=worker.id, epoch=worker.epoch, states=frozenset({worker.state}))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
-    """A row that is locked, when that was, and whether spawns of its profile have failed since one last came through."""
-
-    row: Seen
-    at: datetime
-    has_failed: bool
 
 
 def insert_slots(tx: Tx, profile: Profile, revision: str, ids: Sequence[WorkerId], by: By) -> None:
@@ -94,8 +77,7 @@ def insert_slots(tx: Tx, profile: Profile, revision: str, ids: Sequence[WorkerId
         "memory_mib": profile.memory_mib,
         "grace_s": profile.grace_s,
         "state": State.SPAWNING,
-        "moved_by": by.who,
-        "moved_why": by.why,
+        **_moved(by),
     }
     tx.execute(_SLOTS, [shape | {"id": i} for i in ids])
 
@@ -103,35 +85,16 @@ def insert_slots(tx: Tx, profile: Profile, revision: str, ids: Sequence[WorkerId
 def move(tx: Tx, fence: Fence, to: State, by: By, **columns: Any) -> Outcome:
     """One fenced move. Leaving `hot_idle` clears its clock."""
     cleared = {} if to is State.HOT_IDLE else _PARKING
-    moved = {"state": to, "state_since": now(), "moved_by": by.who, "moved_why": by.why}
+    moved = {"state": to, "state_since": now(), **_moved(by)}
     if _write(tx, fence, moved | cleared | columns):
         return Outcome.MOVED
     return Outcome.FENCED if get(tx, fence.worker_id) else Outcome.GONE
 
 
-def take(tx: Tx, worker: Seen, to: State, holder: Holder, by: By, pod: PodFacts | None = None) -> Outcome:
-    """A holder for a worker that has none: the epoch grows."""
-    facts = {} if pod is None else pod.columns() | {"ready_at": now()}
-    held = holder.held
-    columns = {"epoch": held.epoch, "org": holder.org, "claim_id": held.claim_id, "heartbeat_at": now()}
-    return move(tx, Fence.on(worker), to, by, **columns, **facts)
-
-
-def park(tx: Tx, worker: Seen, ttl_s: int, by: By, *, counted: bool) -> Outcome:
-    """Back without a holder, kept for its org until its time is over. Nothing ever refreshes that time."""
-    until = {"hot_idle_since": now(), "hot_idle_until": plus(now(), float(ttl_s)), "parked_counted": counted}
-    return move(tx, Fence.on(worker), State.HOT_IDLE, by, epoch=worker.epoch + 1, claim_id=None, **until)
-
-
-def leave(tx: Tx, worker: Seen, to: State, by: By) -> Outcome:
+def leave(tx: Tx, worker: SeenWorker, to: State, by: By) -> Outcome:
     """Out of use, with or without a holder before."""
     columns = {"epoch": worker.epoch + 1, "claim_id": None} if worker.claim_id else {}
     return move(tx, Fence.on(worker), to, by, **columns)
-
-
-def ready(tx: Tx, worker: Seen, pod: PodFacts, by: By) -> Outcome:
-    """A slot whose pod is ready, for nobody yet."""
-    return move(tx, Fence.on(worker), State.IDLE, by, ready_at=now(), **pod.columns())
 
 
 def beat(tx: Tx, held: Held) -> Outcome:
@@ -146,12 +109,12 @@ def is_silent(tx: Tx, worker_id: WorkerId, *, for_s: float) -> bool:
     return tx.execute(select(W.c.id).where(W.c.id == worker_id, old)).first() is not None
 
 
-def sent_again(tx: Tx, worker: Seen) -> Outcome:
+def sent_again(tx: Tx, worker: SeenWorker) -> Outcome:
     """Its task was sent once more; the next time is a budget away."""
     return note(tx, Fence.on(worker), sent_at=now())
 
 
-def has_pod(tx: Tx, worker: Seen, pod: PodFacts) -> Outcome:
+def has_pod(tx: Tx, worker: SeenWorker, pod: PodFacts) -> Outcome:
     """Confirmation that the slot's pod was made."""
     return note(tx, Fence.on(worker), pod_uid=pod.uid, node=pod.node or None)
 
@@ -166,58 +129,24 @@ def mark_leaving(tx: Tx, worker_id: WorkerId, by: By) -> Outcome:
     statement = (
         update(W)
         .where(W.c.id == worker_id, W.c.leaving_since.is_(None), W.c.state.in_(words(CLAIMED)))
-        .values(leaving_since=now(), leaving_why=by.why, moved_by=by.who, moved_why=f"leaving: {by.why}")
+        .values(leaving_since=now(), leaving_reason=by.reason, leaving_detail=by.detail, **_moved(by))
     )
     return Outcome.MOVED if tx.execute(statement).rowcount == 1 else Outcome.FENCED
 
 
-def get(tx: Tx, worker_id: WorkerId) -> Seen | None:
+def get(tx: Tx, worker_id: WorkerId) -> SeenWorker | None:
     row = tx.execute(_BY_ID, {"id": worker_id}).one_or_none()
     return None if row is None else rows.seen(row)
 
 
-def get_many(tx: Tx, worker_ids: Iterable[WorkerId]) -> dict[WorkerId, Seen]:
+def get_many(tx: Tx, worker_ids: Iterable[WorkerId]) -> dict[WorkerId, SeenWorker]:
     found = tx.execute(select(*rows.SEEN).where(W.c.id.in_(list(worker_ids))))
     return {s.id: s for s in map(rows.seen, found)}
 
 
-def leaving_of(tx: Tx, claim_ids: Iterable[ClaimId]) -> dict[ClaimId, str]:
-    """Which of these claims' workers must leave, and why."""
-    statement = select(W.c.claim_id, W.c.leaving_why).where(
-        W.c.claim_id.in_(list(claim_ids)), W.c.leaving_since.is_not(None)
-    )
-    return {c: why or "" for c, why in tx.execute(statement)}
-
-
-def get_for_update(tx: Tx, worker_id: WorkerId) -> Seen | None:
+def get_for_update(tx: Tx, worker_id: WorkerId) -> SeenWorker | None:
     row = tx.execute(_BY_ID_LOCKED, {"id": worker_id}).one_or_none()
     return None if row is None else rows.seen(row)
-
-
-def slot_for_update(tx: Tx, worker_id: WorkerId) -> Slot | None:
-    """A row whose pod may be ready, with what is to be known of it then."""
-    row = tx.execute(_SLOT_LOCKED, {"id": worker_id}).one_or_none()
-    return None if row is None else Slot(row=rows.seen(row), at=row.at, has_failed=row.has_failed)
-
-
-def pick_parked(tx: Tx, org: OrgId, profile: ProfileName) -> Seen | None:
-    """The org's own parked worker, the one parked last; locked, and skipped by others."""
-    statement = (
-        select(*rows.SEEN)
-        .where(W.c.state == word(State.HOT_IDLE), W.c.org == org, W.c.profile == profile)
-        .order_by(W.c.hot_idle_since.desc(), W.c.id.desc())
-    )
-    return _first(tx, statement)
-
-
-def pick_idle(tx: Tx, profile: ProfileName) -> Seen | None:
-    """The idle worker that has been ready longest; locked, and skipped by others."""
-    statement = (
-        select(*rows.SEEN)
-        .where(W.c.state == word(State.IDLE), W.c.profile == profile)
-        .order_by(W.c.ready_at, W.c.id)
-    )
-    return _first(tx, statement)
 
 
 def live(
@@ -226,7 +155,7 @@ def live(
     states: frozenset[State] = LIVE,
     profile: ProfileName | None = None,
     limit: int | None = None,
-) -> list[Seen]:
+) -> list[SeenWorker]:
     """Rows in these states, oldest in their state first."""
     statement = (
         select(*rows.SEEN).where(W.c.state.in_(words(states))).order_by(W.c.state_since, W.c.id).limit(limit)
@@ -236,7 +165,7 @@ def live(
     return [rows.seen(r) for r in tx.execute(statement)]
 
 
-def parked_unlike(tx: Tx, suffixes: Collection[str], *, limit: int) -> list[Seen]:
+def parked_unlike(tx: Tx, suffixes: Collection[str], *, limit: int) -> list[SeenWorker]:
     """At most `limit` parked workers whose id has a mark of a key and ends with none of these, the one parked first first."""
     others = (~W.c.id.endswith(suffix, autoescape=True) for suffix in suffixes)
     statement = select(*rows.SEEN).where(W.c.state == word(State.HOT_IDLE), W.c.id.like("%-k______"), *others)
@@ -251,7 +180,7 @@ def slots_older_than(tx: Tx, seconds: float) -> list[WorkerId]:
     return list(tx.execute(statement.order_by(W.c.state_since, W.c.id)).scalars())
 
 
-def older_than(tx: Tx, seconds: float, *, limit: int) -> list[Seen]:
+def older_than(tx: Tx, seconds: float, *, limit: int) -> list[SeenWorker]:
     """Ready and unclaimed workers of this age, oldest first."""
     statement = (
         select(*rows.SEEN)
@@ -272,19 +201,19 @@ def newest_like(tx: Tx, suffix: str) -> datetime | None:
     return at
 
 
-def parked_past_end(tx: Tx, *, limit: int) -> list[Seen]:
+def parked_past_end(tx: Tx, *, limit: int) -> list[SeenWorker]:
     """Parked workers whose time is over and that no floor keeps, longest overdue first."""
     found = parked_above_floor(W.c.hot_idle_until <= now(), order=W.c.hot_idle_until, limit=limit)
     return [rows.seen(r) for r in tx.execute(found)]
 
 
-def parked_and_spare(tx: Tx, *, limit: int) -> list[Seen]:
+def parked_and_spare(tx: Tx, *, limit: int) -> list[SeenWorker]:
     """Parked workers that no floor keeps, the one parked first first."""
     found = parked_above_floor(order=W.c.state_since, limit=limit)
     return [rows.seen(r) for r in tx.execute(found)]
 
 
-def undeleted(tx: Tx, *, older_than_s: float, limit: int) -> list[Seen]:
+def undeleted(tx: Tx, *, older_than_s: float, limit: int) -> list[SeenWorker]:
     """Workers that have been draining for this long: the deletion of their pods failed. Of more than fit, each in its turn."""
     draining = select(*rows.SEEN).where(
         W.c.state == word(State.DRAINING), W.c.state_since <= plus(now(), -float(older_than_s))
@@ -292,7 +221,7 @@ def undeleted(tx: Tx, *, older_than_s: float, limit: int) -> list[Seen]:
     return [rows.seen(r) for r in in_turn(tx, draining.order_by(W.c.state_since, W.c.id), limit=limit)]
 
 
-def oldest_parked(tx: Tx, org: OrgId, *, limit: int) -> list[Seen]:
+def oldest_parked(tx: Tx, org: OrgId, *, limit: int) -> list[SeenWorker]:
     """An org's parked workers, the one parked first first."""
     statement = (
         select(*rows.SEEN)
@@ -303,7 +232,7 @@ def oldest_parked(tx: Tx, org: OrgId, *, limit: int) -> list[Seen]:
     return [rows.seen(r) for r in tx.execute(statement)]
 
 
-def idle_since(tx: Tx, profile: ProfileName, *, older_than_s: float, limit: int) -> list[Seen]:
+def idle_since(tx: Tx, profile: ProfileName, *, older_than_s: float, limit: int) -> list[SeenWorker]:
     """Idle workers that have waited so long, the longest first: the tail that surplus is taken from."""
     statement = (
         select(*rows.SEEN)
@@ -324,7 +253,7 @@ def count_idle_since(tx: Tx, profile: ProfileName, *, older_than_s: float) -> in
     return int(tx.execute(statement).scalar_one())
 
 
-def silent_bindings(tx: Tx, *, for_s: float, limit: int) -> list[Seen]:
+def silent_bindings(tx: Tx, *, for_s: float, limit: int) -> list[SeenWorker]:
     """Claims that are being bound, and of which nobody has said for so long that he is at it. A hot worker whose lease has not begun
     is being bound, too."""
     # A lease starts when its worker is hot: the few claims without one are the first of the index by lease.
@@ -339,7 +268,7 @@ def silent_bindings(tx: Tx, *, for_s: float, limit: int) -> list[Seen]:
     return [rows.seen(r) for r in tx.execute(statement)]
 
 
-def unsent_slots(tx: Tx, *, older_than_s: float, limit: int) -> list[Seen]:
+def unsent_slots(tx: Tx, *, older_than_s: float, limit: int) -> list[SeenWorker]:
     """Slots without a pod whose task was sent longer ago than its budget: it got lost."""
     statement = (
         select(*rows.SEEN)
@@ -395,7 +324,12 @@ def young_slots(tx: Tx, profile: ProfileName, *, younger_than_s: float) -> set[W
     return set(tx.execute(_YOUNG_SLOTS, {"profile": profile, "s": -float(younger_than_s)}).scalars())
 
 
-def _first(tx: Tx, statement: Select[Any]) -> Seen | None:
+def _moved(by: By) -> dict[str, Any]:
+    """What the trigger writes into the journal."""
+    return {"moved_by": by.who, "moved_reason": by.reason, "moved_detail": by.detail}
+
+
+def _first(tx: Tx, statement: Select[Any]) -> SeenWorker | None:
     row = tx.execute(statement.limit(1).with_for_update(skip_locked=True)).one_or_none()
     return None if row is None else rows.seen(row)
 

@@ -29,7 +29,7 @@ NAMES = [rule["alert"] for rule in rules()]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class AlertCase:
     """Series as promtool writes them, a sample every interval, and how many firing alerts there are at a time."""
 
     name: str
@@ -72,131 +72,131 @@ def a_pass(
 
 FAST, SLOW = "WarmpoolAcquireBudgetBurnsFast", "WarmpoolAcquireBudgetBurnsSlowly"
 CASES = [
-    Case(name="a third is refused", alert=FAST, fires=1, at="20m", series=acquires(60, 30)),
-    Case(name="a third is refused, slowly", alert=SLOW, fires=1, at="40m", series=acquires(60, 30)),
-    Case(name="one in ten, for hours", alert=SLOW, fires=1, at="300m", series=acquires(90, 10)),
-    Case(name="one in ten is no page", alert=FAST, fires=0, at="50m", series=acquires(90, 10)),
-    Case(name="one in two hundred", alert=SLOW, fires=0, at="50m", series=acquires(199, 1)),
-    Case(name="little traffic, all of it refused", alert=FAST, fires=0, at="10m", series=acquires(0, 1)),
-    Case(name="little traffic, half of it refused", alert=SLOW, fires=0, at="60m", series=acquires(1, 1)),
-    Case(name="no traffic at all", alert=FAST, fires=0, at="20m", series=acquires("7x60", "7x60")),
-    Case(name="refusals at the org's own cap", alert=FAST, fires=0, at="20m", series=acquires(60, 60, "org_cap")),
-    Case(name="two bad minutes that are over", alert=FAST, fires=0, at="30m", series=acquires(60, "0 60 120x60")),
+    AlertCase(name="a third is refused", alert=FAST, fires=1, at="20m", series=acquires(60, 30)),
+    AlertCase(name="a third is refused, slowly", alert=SLOW, fires=1, at="40m", series=acquires(60, 30)),
+    AlertCase(name="one in ten, for hours", alert=SLOW, fires=1, at="300m", series=acquires(90, 10)),
+    AlertCase(name="one in ten is no page", alert=FAST, fires=0, at="50m", series=acquires(90, 10)),
+    AlertCase(name="one in two hundred", alert=SLOW, fires=0, at="50m", series=acquires(199, 1)),
+    AlertCase(name="little traffic, all of it refused", alert=FAST, fires=0, at="10m", series=acquires(0, 1)),
+    AlertCase(name="little traffic, half of it refused", alert=SLOW, fires=0, at="60m", series=acquires(1, 1)),
+    AlertCase(name="no traffic at all", alert=FAST, fires=0, at="20m", series=acquires("7x60", "7x60")),
+    AlertCase(name="refusals at the org's own cap", alert=FAST, fires=0, at="20m", series=acquires(60, 60, "org_cap")),
+    AlertCase(name="two bad minutes that are over", alert=FAST, fires=0, at="30m", series=acquires(60, "0 60 120x60")),
     # Counters that begin again at nothing after a restart are no refusals.
-    Case(name="restart", alert=FAST, fires=0, at="20m", series=acquires("0+600x10 0+600x20", "0+1x10 0+1x20")),
+    AlertCase(name="restart", alert=FAST, fires=0, at="20m", series=acquires("0+600x10 0+600x20", "0+1x10 0+1x20")),
 
-    Case(name="empty for two minutes", alert="WarmpoolWarmEmpty", fires=1, at="3m", series={
+    AlertCase(name="empty for two minutes", alert="WarmpoolWarmEmpty", fires=1, at="3m", series={
         'warmpool_workers{profile="default",state="idle"}': f"3x11 {flat(0, 10)}", 'warmpool_warm_target{profile="default"}': flat(3, 10)}),
-    Case(name="none are wanted", alert="WarmpoolWarmEmpty", fires=0, at="5m", series={
+    AlertCase(name="none are wanted", alert="WarmpoolWarmEmpty", fires=0, at="5m", series={
         'warmpool_workers{profile="default",state="idle"}': flat(0, 10), 'warmpool_warm_target{profile="default"}': flat(0, 10)}),
-    Case(name="empty for a moment", alert="WarmpoolWarmEmpty", fires=0, at="5m", series={
+    AlertCase(name="empty for a moment", alert="WarmpoolWarmEmpty", fires=0, at="5m", series={
         'warmpool_workers{profile="default",state="idle"}': "3x10 0x6 3x100", 'warmpool_warm_target{profile="default"}': flat(3, 10)}),
-    Case(name="only the other profile is empty", alert="WarmpoolWarmEmpty", fires=1, at="5m", series={
+    AlertCase(name="only the other profile is empty", alert="WarmpoolWarmEmpty", fires=1, at="5m", series={
         'warmpool_workers{profile="a",state="idle"}': flat(2, 10), 'warmpool_warm_target{profile="a"}': flat(3, 10),
         'warmpool_workers{profile="b",state="idle"}': flat(0, 10), 'warmpool_warm_target{profile="b"}': flat(3, 10)}),
 
-    Case(name="full", alert="WarmpoolAtCap", fires=1, at="6m", series={
+    AlertCase(name="full", alert="WarmpoolAtCap", fires=1, at="6m", series={
         "warmpool_live_workers": flat(10, 10), "warmpool_max_workers": flat(10, 10)}),
-    Case(name="no cap", alert="WarmpoolAtCap", fires=0, at="9m", series={
+    AlertCase(name="no cap", alert="WarmpoolAtCap", fires=0, at="9m", series={
         "warmpool_live_workers": flat(10, 10), "warmpool_max_workers": flat(0, 10)}),
-    Case(name="one below", alert="WarmpoolAtCap", fires=0, at="9m", series={
+    AlertCase(name="one below", alert="WarmpoolAtCap", fires=0, at="9m", series={
         "warmpool_live_workers": flat(9, 10), "warmpool_max_workers": flat(10, 10)}),
 
-    Case(name="five at once", alert="WarmpoolClaimsLost", fires=1, at="5m", series={
+    AlertCase(name="five at once", alert="WarmpoolClaimsLost", fires=1, at="5m", series={
         'warmpool_claims_ended_total{why="worker_lost"}': "0x20 5x100"}),
-    Case(name="one alone", alert="WarmpoolClaimsLost", fires=0, at="5m", series={
+    AlertCase(name="one alone", alert="WarmpoolClaimsLost", fires=0, at="5m", series={
         'warmpool_claims_ended_total{why="worker_lost"}': "0x20 1x100"}),
-    Case(name="restart", alert="WarmpoolClaimsLost", fires=0, at="5m", series={
+    AlertCase(name="restart", alert="WarmpoolClaimsLost", fires=0, at="5m", series={
         'warmpool_claims_ended_total{why="worker_lost"}': "9x20 0x100"}),
-    Case(name="released as they should be", alert="WarmpoolClaimsLost", fires=0, at="5m", series={
+    AlertCase(name="released as they should be", alert="WarmpoolClaimsLost", fires=0, at="5m", series={
         'warmpool_claims_ended_total{why="released"}': rising(1000, 10)}),
 
-    Case(name="silent for half a minute", alert="WarmpoolPassDark", fires=1, at="40s", series=a_pass("0+5x200")),
-    Case(name="three periods are not over", alert="WarmpoolPassDark", fires=0, at="15s", series=a_pass("0+5x200")),
-    Case(name="well", alert="WarmpoolPassDark", fires=0, at="10m", series=a_pass(flat(4, 20))),
-    Case(name="paused", alert="WarmpoolPassDark", fires=0, at="10m", series=a_pass("0+5x200", paused=1)),
-    Case(name="seldom by nature", alert="WarmpoolPassDark", fires=0, at="40m", series=a_pass("0+5x700", name="collect_garbage", period=3600)),
-    Case(name="one slow run", alert="WarmpoolPassDark", fires=0, at="2m", series=a_pass("4x5 18 3x100")),
-    Case(name="the exporter restarts", alert="WarmpoolPassDark", fires=0, at="2m", series=a_pass("4x5 _x6 4x100")),
+    AlertCase(name="silent for half a minute", alert="WarmpoolPassDark", fires=1, at="40s", series=a_pass("0+5x200")),
+    AlertCase(name="three periods are not over", alert="WarmpoolPassDark", fires=0, at="15s", series=a_pass("0+5x200")),
+    AlertCase(name="well", alert="WarmpoolPassDark", fires=0, at="10m", series=a_pass(flat(4, 20))),
+    AlertCase(name="paused", alert="WarmpoolPassDark", fires=0, at="10m", series=a_pass("0+5x200", paused=1)),
+    AlertCase(name="seldom by nature", alert="WarmpoolPassDark", fires=0, at="40m", series=a_pass("0+5x700", name="collect_garbage", period=3600)),
+    AlertCase(name="one slow run", alert="WarmpoolPassDark", fires=0, at="2m", series=a_pass("4x5 18 3x100")),
+    AlertCase(name="the exporter restarts", alert="WarmpoolPassDark", fires=0, at="2m", series=a_pass("4x5 _x6 4x100")),
 
-    Case(name="five minutes after the beginning", alert="WarmpoolPassNeverReported", fires=1, at="5m", series=a_pass("0+5x200", ever=0)),
-    Case(name="a new database", alert="WarmpoolPassNeverReported", fires=0, at="90s", series=a_pass("0+5x200", ever=0)),
-    Case(name="paused from the beginning", alert="WarmpoolPassNeverReported", fires=0, at="5m", series=a_pass("0+5x200", ever=0, paused=1)),
-    Case(name="reported, and dark since", alert="WarmpoolPassNeverReported", fires=0, at="5m", series=a_pass("0+5x200")),
+    AlertCase(name="five minutes after the beginning", alert="WarmpoolPassNeverReported", fires=1, at="5m", series=a_pass("0+5x200", ever=0)),
+    AlertCase(name="a new database", alert="WarmpoolPassNeverReported", fires=0, at="90s", series=a_pass("0+5x200", ever=0)),
+    AlertCase(name="paused from the beginning", alert="WarmpoolPassNeverReported", fires=0, at="5m", series=a_pass("0+5x200", ever=0, paused=1)),
+    AlertCase(name="reported, and dark since", alert="WarmpoolPassNeverReported", fires=0, at="5m", series=a_pass("0+5x200")),
 
-    Case(name="nothing is tried", alert="WarmpoolBeatDark", fires=1, at="40s", series={
+    AlertCase(name="nothing is tried", alert="WarmpoolBeatDark", fires=1, at="40s", series={
         **a_pass("0+5x200"), **a_pass("0+5x200", name="guard_disruption", period=2)}),
-    Case(name="one pass is dark, others are tried", alert="WarmpoolBeatDark", fires=0, at="5m", series={
+    AlertCase(name="one pass is dark, others are tried", alert="WarmpoolBeatDark", fires=0, at="5m", series={
         **a_pass("0+5x200"), **a_pass(flat(1, 20), name="guard_disruption", period=2)}),
-    Case(name="all are paused", alert="WarmpoolBeatDark", fires=0, at="5m", series=a_pass("0+5x200", paused=1)),
+    AlertCase(name="all are paused", alert="WarmpoolBeatDark", fires=0, at="5m", series=a_pass("0+5x200", paused=1)),
 
-    Case(name="messages wait, nobody works", alert="WarmpoolConsumersStalled", fires=1, at="5m", series={
+    AlertCase(name="messages wait, nobody works", alert="WarmpoolConsumersStalled", fires=1, at="5m", series={
         'warmpool_queue_length{queue="fleet"}': flat(9, 10), 'warmpool_tasks_total{queue="fleet",task="pool.spawn",outcome="success"}': flat(50, 10)}),
-    Case(name="messages wait, nobody is there", alert="WarmpoolConsumersStalled", fires=1, at="5m", series={
+    AlertCase(name="messages wait, nobody is there", alert="WarmpoolConsumersStalled", fires=1, at="5m", series={
         'warmpool_queue_length{queue="fleet"}': flat(9, 10)}),
-    Case(name="busy, and behind", alert="WarmpoolConsumersStalled", fires=0, at="5m", series={
+    AlertCase(name="busy, and behind", alert="WarmpoolConsumersStalled", fires=0, at="5m", series={
         'warmpool_queue_length{queue="fleet"}': flat(9, 10), 'warmpool_tasks_total{queue="fleet",task="pool.spawn",outcome="success"}': rising(60, 10)}),
-    Case(name="nothing waits", alert="WarmpoolConsumersStalled", fires=0, at="5m", series={'warmpool_queue_length{queue="fleet"}': flat(0, 10)}),
-    Case(name="canaries do not come through", alert="WarmpoolConsumersStalled", fires=1, at="5m", series={
+    AlertCase(name="nothing waits", alert="WarmpoolConsumersStalled", fires=0, at="5m", series={'warmpool_queue_length{queue="fleet"}': flat(0, 10)}),
+    AlertCase(name="canaries do not come through", alert="WarmpoolConsumersStalled", fires=1, at="5m", series={
         "warmpool_canary_age_seconds": "0+5x200", **a_pass(flat(3, 20))}),
-    Case(name="no canaries are sent", alert="WarmpoolConsumersStalled", fires=0, at="5m", series={
+    AlertCase(name="no canaries are sent", alert="WarmpoolConsumersStalled", fires=0, at="5m", series={
         "warmpool_canary_age_seconds": "0+5x200", **a_pass("0+5x200")}),
 
-    Case(name="fifty leak", alert="WarmpoolIdleOverdue", fires=1, at="2m", series={
+    AlertCase(name="fifty leak", alert="WarmpoolIdleOverdue", fires=1, at="2m", series={
         'warmpool_idle_overdue{profile="default",kind="parked"}': f"0x3 {flat(50, 10)}"}),
-    Case(name="a moment late", alert="WarmpoolIdleOverdue", fires=0, at="2m", series={
+    AlertCase(name="a moment late", alert="WarmpoolIdleOverdue", fires=0, at="2m", series={
         'warmpool_idle_overdue{profile="default",kind="parked"}': "0x3 5x3 0x100"}),
-    Case(name="none", alert="WarmpoolIdleOverdue", fires=0, at="9m", series={
+    AlertCase(name="none", alert="WarmpoolIdleOverdue", fires=0, at="9m", series={
         'warmpool_idle_overdue{profile="default",kind="parked"}': flat(0, 10)}),
 
-    Case(name="stays so", alert="WarmpoolBusyUnprotected", fires=1, at="1m", series={"warmpool_busy_unprotected": flat(2, 10)}),
-    Case(name="not for long yet", alert="WarmpoolBusyUnprotected", fires=0, at="20s", series={"warmpool_busy_unprotected": flat(2, 10)}),
-    Case(name="claimed just now", alert="WarmpoolBusyUnprotected", fires=0, at="2m", series={"warmpool_busy_unprotected": "0 1 0 2 0 1x2 0x100"}),
+    AlertCase(name="stays so", alert="WarmpoolBusyUnprotected", fires=1, at="1m", series={"warmpool_busy_unprotected": flat(2, 10)}),
+    AlertCase(name="not for long yet", alert="WarmpoolBusyUnprotected", fires=0, at="20s", series={"warmpool_busy_unprotected": flat(2, 10)}),
+    AlertCase(name="claimed just now", alert="WarmpoolBusyUnprotected", fires=0, at="2m", series={"warmpool_busy_unprotected": "0 1 0 2 0 1x2 0x100"}),
 
-    Case(name="not removed", alert="WarmpoolOrphans", fires=1, at="15m", series={"warmpool_orphans": flat(1, 20)}),
-    Case(name="not removed yet", alert="WarmpoolOrphans", fires=0, at="5m", series={"warmpool_orphans": flat(3, 20)}),
-    Case(name="removed by the next sweep", alert="WarmpoolOrphans", fires=0, at="15m", series={"warmpool_orphans": "3x12 0x300"}),
+    AlertCase(name="not removed", alert="WarmpoolOrphans", fires=1, at="15m", series={"warmpool_orphans": flat(1, 20)}),
+    AlertCase(name="not removed yet", alert="WarmpoolOrphans", fires=0, at="5m", series={"warmpool_orphans": flat(3, 20)}),
+    AlertCase(name="removed by the next sweep", alert="WarmpoolOrphans", fires=0, at="15m", series={"warmpool_orphans": "3x12 0x300"}),
 
-    Case(name="its breaker is open", alert="WarmpoolSpawnFailing", fires=1, at="3m", series={
+    AlertCase(name="its breaker is open", alert="WarmpoolSpawnFailing", fires=1, at="3m", series={
         'warmpool_breaker_open{profile="default"}': flat(1, 10)}),
-    Case(name="one in a while fails", alert="WarmpoolSpawnFailing", fires=0, at="10m", series={
+    AlertCase(name="one in a while fails", alert="WarmpoolSpawnFailing", fires=0, at="10m", series={
         'warmpool_breaker_open{profile="default"}': flat(0, 10), 'warmpool_spawn_failures_total{profile="default",reason="not_ready"}': "0x30 1x30 2x60"}),
-    Case(name="many fail among others that do not", alert="WarmpoolSpawnFailing", fires=1, at="9m", series={
+    AlertCase(name="many fail among others that do not", alert="WarmpoolSpawnFailing", fires=1, at="9m", series={
         'warmpool_breaker_open{profile="default"}': flat(0, 10), 'warmpool_spawn_failures_total{profile="default",reason="not_ready"}': rising(2, 10)}),
-    Case(name="restart", alert="WarmpoolSpawnFailing", fires=0, at="9m", series={
+    AlertCase(name="restart", alert="WarmpoolSpawnFailing", fires=0, at="9m", series={
         'warmpool_spawn_failures_total{profile="default",reason="not_ready"}': "90x30 0x100"}),
 
-    Case(name="a verb is missing", alert="WarmpoolApiForbidden", fires=1, at="2m", series={
+    AlertCase(name="a verb is missing", alert="WarmpoolApiForbidden", fires=1, at="2m", series={
         'warmpool_api_calls_total{verb="patch",resource="pods",code="403"}': f"0 {rising(30, 10)}"}),
-    Case(name="nodes need not be readable", alert="WarmpoolApiForbidden", fires=0, at="2m", series={
+    AlertCase(name="nodes need not be readable", alert="WarmpoolApiForbidden", fires=0, at="2m", series={
         'warmpool_api_calls_total{verb="list",resource="nodes",code="403"}': f"0 {rising(30, 10)}"}),
-    Case(name="other answers", alert="WarmpoolApiForbidden", fires=0, at="2m", series={
+    AlertCase(name="other answers", alert="WarmpoolApiForbidden", fires=0, at="2m", series={
         'warmpool_api_calls_total{verb="patch",resource="pods",code="409"}': rising(30, 10)}),
-    Case(name="long ago", alert="WarmpoolApiForbidden", fires=0, at="9m", series={
+    AlertCase(name="long ago", alert="WarmpoolApiForbidden", fires=0, at="9m", series={
         'warmpool_api_calls_total{verb="patch",resource="pods",code="403"}': "0x5 4x200"}),
 
-    Case(name="a service without a key", alert="WarmpoolRequestsUnproven", fires=1, at="6m", series={
+    AlertCase(name="a service without a key", alert="WarmpoolRequestsUnproven", fires=1, at="6m", series={
         'warmpool_requests_unproven_total{trouble="unsigned"}': f"0 {rising(30, 10)}"}),
-    Case(name="two troubles are two alerts", alert="WarmpoolRequestsUnproven", fires=2, at="6m", series={
+    AlertCase(name="two troubles are two alerts", alert="WarmpoolRequestsUnproven", fires=2, at="6m", series={
         'warmpool_requests_unproven_total{trouble="unsigned"}': f"0 {rising(30, 10)}",
         'warmpool_requests_unproven_total{trouble="mismatch"}': f"0 {rising(30, 10)}"}),
-    Case(name="a few that had expired", alert="WarmpoolRequestsUnproven", fires=0, at="6m", series={
+    AlertCase(name="a few that had expired", alert="WarmpoolRequestsUnproven", fires=0, at="6m", series={
         'warmpool_requests_unproven_total{trouble="expired"}': "0x5 4x200"}),
-    Case(name="a worker restarts", alert="WarmpoolRequestsUnproven", fires=0, at="6m", series={
+    AlertCase(name="a worker restarts", alert="WarmpoolRequestsUnproven", fires=0, at="6m", series={
         'warmpool_requests_unproven_total{trouble="unsigned"}': "90x10 0x200"}),
 
-    Case(name="nothing is scraped", alert="WarmpoolExporterDown", fires=1, at="4m"),
-    Case(name="it answers", alert="WarmpoolExporterDown", fires=0, at="4m", series={"warmpool_database_up": flat(1, 10)}),
-    Case(name="it answers that the database is down", alert="WarmpoolExporterDown", fires=0, at="4m", series={"warmpool_database_up": flat(0, 10)}),
-    Case(name="it restarts", alert="WarmpoolExporterDown", fires=0, at="4m", series={"warmpool_database_up": "1x10 _x12 1x100"}),
-    Case(name="away", alert="WarmpoolDatabaseDown", fires=1, at="2m", series={"warmpool_database_up": flat(0, 10)}),
-    Case(name="there", alert="WarmpoolDatabaseDown", fires=0, at="2m", series={"warmpool_database_up": flat(1, 10)}),
-    Case(name="away", alert="WarmpoolBrokerDown", fires=1, at="2m", series={"warmpool_broker_up": flat(0, 10)}),
-    Case(name="there", alert="WarmpoolBrokerDown", fires=0, at="2m", series={"warmpool_broker_up": flat(1, 10)}),
-    Case(name="once", alert="WarmpoolBrokerEmptied", fires=1, at="2m", series={"warmpool_broker_emptied_total": "0x10 1x100"}),
-    Case(name="long ago", alert="WarmpoolBrokerEmptied", fires=0, at="8m", series={"warmpool_broker_emptied_total": "0x10 1x100"}),
-    Case(name="the exporter restarts", alert="WarmpoolBrokerEmptied", fires=0, at="2m", series={"warmpool_broker_emptied_total": "3x10 0x100"}),
-    *(Case(name="no data", alert=name, fires=0, at="30m") for name in NAMES if name != "WarmpoolExporterDown"),
+    AlertCase(name="nothing is scraped", alert="WarmpoolExporterDown", fires=1, at="4m"),
+    AlertCase(name="it answers", alert="WarmpoolExporterDown", fires=0, at="4m", series={"warmpool_database_up": flat(1, 10)}),
+    AlertCase(name="it answers that the database is down", alert="WarmpoolExporterDown", fires=0, at="4m", series={"warmpool_database_up": flat(0, 10)}),
+    AlertCase(name="it restarts", alert="WarmpoolExporterDown", fires=0, at="4m", series={"warmpool_database_up": "1x10 _x12 1x100"}),
+    AlertCase(name="away", alert="WarmpoolDatabaseDown", fires=1, at="2m", series={"warmpool_database_up": flat(0, 10)}),
+    AlertCase(name="there", alert="WarmpoolDatabaseDown", fires=0, at="2m", series={"warmpool_database_up": flat(1, 10)}),
+    AlertCase(name="away", alert="WarmpoolBrokerDown", fires=1, at="2m", series={"warmpool_broker_up": flat(0, 10)}),
+    AlertCase(name="there", alert="WarmpoolBrokerDown", fires=0, at="2m", series={"warmpool_broker_up": flat(1, 10)}),
+    AlertCase(name="once", alert="WarmpoolBrokerEmptied", fires=1, at="2m", series={"warmpool_broker_emptied_total": "0x10 1x100"}),
+    AlertCase(name="long ago", alert="WarmpoolBrokerEmptied", fires=0, at="8m", series={"warmpool_broker_emptied_total": "0x10 1x100"}),
+    AlertCase(name="the exporter restarts", alert="WarmpoolBrokerEmptied", fires=0, at="2m", series={"warmpool_broker_emptied_total": "3x10 0x100"}),
+    *(AlertCase(name="no data", alert=name, fires=0, at="30m") for name in NAMES if name != "WarmpoolExporterDown"),
 ]  # fmt: skip
 
 

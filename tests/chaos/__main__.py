@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.chaos.report import page
 from tests.chaos.running import Chaos
-from tests.chaos.schedule import Kind
+from tests.chaos.schedule import FaultKind
 
 
 def main() -> int:
@@ -18,7 +18,6 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same schedule")
     parser.add_argument("--minutes", type=float, default=10, help="how long faults go on (default 10)")
-    parser.add_argument("--database", choices=["postgres", "sqlite"], default="postgres")
     parser.add_argument(
         "--pods", choices=["local", "kubernetes"], default="local",
         help="processes, or pods on a real API server, which then is away at times (needs the servers of `make test-kube`)",
@@ -29,10 +28,10 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="keep logs and the clients' files in this folder")
     parser.add_argument("--list", action="store_true", help="print the schedule and do nothing")
     asked = parser.parse_args()
-    kinds = frozenset(Kind(kind) for kind in asked.only) or None
+    kinds = frozenset(FaultKind(kind) for kind in asked.only) or None
     if asked.keep:
         asked.keep.mkdir(parents=True, exist_ok=True)
-    chaos = Chaos(asked.seed, asked.minutes, asked.database, asked.pods, kinds)
+    chaos = Chaos(asked.seed, asked.minutes, asked.pods, kinds)
     if asked.list:
         print("\n".join(map(str, chaos.steps())))
         return 0

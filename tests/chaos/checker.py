@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from pool.store.journal import Entry
-from tests.chaos.history import Event, Hold, What
+from tests.chaos.history import ClaimHold, HistoryEvent, HistoryKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +35,8 @@ class RequestRow:
 class History:
     """All that is known afterwards."""
 
-    clients: Sequence[Sequence[Event]]
-    holds: Sequence[Hold]
+    clients: Sequence[Sequence[HistoryEvent]]
+    holds: Sequence[ClaimHold]
     entries: Sequence[Entry]
     claims: Mapping[str, ClaimRow]
     requests: Mapping[tuple[str, str], RequestRow]
@@ -58,9 +58,9 @@ def violations(history: History) -> list[str]:
     ]
 
 
-def shared(held: Sequence[Hold]) -> list[str]:
+def shared(held: Sequence[ClaimHold]) -> list[str]:
     """Exclusive: no two holds of one worker overlap, and none is of two orgs."""
-    by_worker: dict[str, list[Hold]] = defaultdict(list)
+    by_worker: dict[str, list[ClaimHold]] = defaultdict(list)
     for hold in sorted(held, key=lambda h: h.begun):
         by_worker[hold.worker].append(hold)
     found = []
@@ -79,7 +79,7 @@ def shared(held: Sequence[Hold]) -> list[str]:
     return found
 
 
-def taken_away(held: Sequence[Hold], killed: Set[str]) -> list[str]:
+def taken_away(held: Sequence[ClaimHold], killed: Set[str]) -> list[str]:
     """No live claim is lost: its holder was alive and renewed it, so only its pod's own death may end it."""
     return [
         f"{h.claim} on {h.worker} was taken from its holder: {h.lost}"
@@ -88,12 +88,12 @@ def taken_away(held: Sequence[Hold], killed: Set[str]) -> list[str]:
     ]
 
 
-def turned_away(held: Sequence[Hold]) -> list[str]:
+def turned_away(held: Sequence[ClaimHold]) -> list[str]:
     """A worker never refuses its holder; it would if somebody else had come to it with a later epoch."""
     return [f"{h.worker} turned its holder {h.claim} away: {h.turned_away[0]}" for h in held if h.turned_away]
 
 
-def unknown_grants(held: Sequence[Hold], entries: Sequence[Entry]) -> list[str]:
+def unknown_grants(held: Sequence[ClaimHold], entries: Sequence[Entry]) -> list[str]:
     """Every grant is in the journal, as it was told."""
     known = {(e.claim_id, e.worker_id, e.epoch, e.org) for e in entries if e.claim_id is not None}
     return [
@@ -103,7 +103,7 @@ def unknown_grants(held: Sequence[Hold], entries: Sequence[Entry]) -> list[str]:
     ]
 
 
-def releases_ignored(held: Sequence[Hold], claims: Mapping[str, ClaimRow]) -> list[str]:
+def releases_ignored(held: Sequence[ClaimHold], claims: Mapping[str, ClaimRow]) -> list[str]:
     """An acknowledged release has ended its claim."""
     found = []
     for h in held:
@@ -120,9 +120,9 @@ def answers(history: History) -> list[str]:
     told: dict[tuple[str, str], list[str]] = defaultdict(list)
     for events in history.clients:
         for e in events:
-            if e.what is What.GRANTED:
+            if e.what is HistoryKind.GRANTED:
                 told[e.org, e.request].append(e.claim)
-            elif e.what is What.REFUSED:
+            elif e.what is HistoryKind.REFUSED:
                 told[e.org, e.request].append("")
     found = []
     for (org, request), claims in told.items():

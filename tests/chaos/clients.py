@@ -19,8 +19,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from pool.client import ClaimLost, Pool, Worker
-from pool.errors import PoolError, Refused
-from tests.chaos.history import Event, What
+from pool.core.errors import PoolError, Refused
+from tests.chaos.history import HistoryEvent, HistoryKind
 
 THREADS = 3
 ORGS = ("acme", "globex", "initech", "narrow")
@@ -37,7 +37,7 @@ class Log:
     def __init__(self, file: Path) -> None:
         self._file = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
-    def write(self, event: Event) -> None:
+    def write(self, event: HistoryEvent) -> None:
         os.write(self._file, (event.line() + "\n").encode())
 
 
@@ -54,20 +54,20 @@ class Turn:
 
     def run(self, stop: threading.Event) -> None:
         chance = self._chance
-        self._note(What.ASKED)
+        self._note(HistoryKind.ASKED)
         try:
             self._worker = self._pool.acquire(
                 self._org, chance.choice(PROFILES), request_id=self._request,
                 wait_s=chance.choice(WAITS_S), lease_s=chance.choice(LEASES_S), ttl_s=chance.choice((None, 0, 5)),
             )  # fmt: skip
         except Refused as exc:
-            self._note(What.REFUSED, exc.reason)
+            self._note(HistoryKind.REFUSED, exc.reason)
             stop.wait(chance.uniform(0.05, 0.3))
             return
         except PoolError as exc:
-            self._note(What.UNANSWERED, f"{type(exc).__name__}: {exc}")
+            self._note(HistoryKind.UNANSWERED, f"{type(exc).__name__}: {exc}")
             return
-        self._note(What.GRANTED, self._worker.source)
+        self._note(HistoryKind.GRANTED, self._worker.source)
         if self._hold(stop, chance.expovariate(1 / 2.5)):
             self._release("tainted" if chance.random() < 0.1 else "clean")
 
@@ -79,7 +79,7 @@ class Turn:
             try:
                 self._use(self._worker)
             except ClaimLost as exc:
-                self._note(What.LOST, exc.cause)
+                self._note(HistoryKind.LOST, exc.cause)
                 return False
             if time.monotonic() >= end or stop.wait(USE_EVERY_S):
                 return True
@@ -92,30 +92,30 @@ class Turn:
             answer = connection.getresponse()
             said = answer.read()[:200].decode(errors="replace")
         except OSError as exc:
-            self._note(What.UNREACHABLE, f"{type(exc).__name__}: {exc}")
+            self._note(HistoryKind.UNREACHABLE, f"{type(exc).__name__}: {exc}")
             return
         except http.client.HTTPException as exc:
-            self._note(What.UNREACHABLE, f"{type(exc).__name__}: {exc}")
+            self._note(HistoryKind.UNREACHABLE, f"{type(exc).__name__}: {exc}")
             return
         finally:
             connection.close()
         if answer.status in (401, 403, 409):
-            self._note(What.TURNED_AWAY, f"{answer.status} {said}")
+            self._note(HistoryKind.TURNED_AWAY, f"{answer.status} {said}")
         else:
-            self._note(What.USED)
+            self._note(HistoryKind.USED)
 
     def _release(self, condition: str) -> None:
         assert self._worker is not None
-        self._note(What.RELEASING)
+        self._note(HistoryKind.RELEASING)
         try:
-            self._note(What.RELEASED, self._worker.release(condition))
+            self._note(HistoryKind.RELEASED, self._worker.release(condition))
         except PoolError as exc:
-            self._note(What.UNRELEASED, type(exc).__name__)
+            self._note(HistoryKind.UNRELEASED, type(exc).__name__)
 
-    def _note(self, what: What, about: str = "") -> None:
+    def _note(self, what: HistoryKind, about: str = "") -> None:
         worker = self._worker
         self._log.write(
-            Event(
+            HistoryEvent(
                 t=time.monotonic(), what=what, request=self._request, org=self._org, about=about,
                 claim=worker.claim_id if worker else "", worker=worker.worker_id if worker else "",
                 epoch=worker.epoch if worker else 0,

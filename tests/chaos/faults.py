@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import signal
 import subprocess
 import sys
@@ -11,11 +10,11 @@ from pathlib import Path
 
 import redis
 
-from tests.chaos.pods import Ending, Pods
-from tests.chaos.schedule import Kind, Step
+from tests.chaos.pods import ChaosPods, Ending
+from tests.chaos.schedule import FaultKind, Step
 from tests.support.clock_skew import skewed
 from tests.support.postgres_server import PostgresServer
-from tests.support.system import ROOT, Part, System
+from tests.support.system import ROOT, System, SystemPart
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.thread_kill import kill_thread
 
@@ -73,10 +72,10 @@ class Faults:
         self,
         system: System,
         clients: Clients,
-        pods: Pods,
+        pods: ChaosPods,
         *,
-        postgres: PostgresServer | None,
-        proxies: dict[str, tuple[TcpProxy, TcpProxy | None]],
+        postgres: PostgresServer,
+        proxies: dict[str, tuple[TcpProxy, TcpProxy]],
     ) -> None:
         self._system = system
         self._clients = clients
@@ -85,23 +84,23 @@ class Faults:
         self._proxies = proxies
         self.down: set[str] = set()
         self.killed_workers: set[str] = set()
-        self._does: dict[Kind, Callable[[Step], Ending | None]] = {
-            Kind.KILL: self._kill,
-            Kind.FREEZE: self._freeze,
-            Kind.SKEW: self._skew,
-            Kind.CUT_BROKER: lambda step: self._cut(step, self._proxies[step.target][0]),
-            Kind.CUT_DATABASE: lambda step: self._cut(step, self._proxies[step.target][1]),
-            Kind.BROKER_RESTART: self._broker_down,
-            Kind.BROKER_CRASH: self._broker_down,
-            Kind.BROKER_FLUSH: self._flush,
-            Kind.BROKER_REFUSES: self._refuse_writes,
-            Kind.DATABASE_RESTART: self._database_down,
-            Kind.DATABASE_CRASH: self._database_down,
-            Kind.DISK_FULL: self._fill,
-            Kind.API_AWAY: lambda _: self._pods.api_away(),
-            Kind.POD_KILL: self._kill_worker,
-            Kind.CLIENT_KILL: self._kill_client,
-            Kind.THREAD_KILL: self._kill_thread,
+        self._does: dict[FaultKind, Callable[[Step], Ending | None]] = {
+            FaultKind.KILL: self._kill,
+            FaultKind.FREEZE: self._freeze,
+            FaultKind.SKEW: self._skew,
+            FaultKind.CUT_BROKER: lambda step: self._cut(step, self._proxies[step.target][0]),
+            FaultKind.CUT_DATABASE: lambda step: self._cut(step, self._proxies[step.target][1]),
+            FaultKind.BROKER_RESTART: self._broker_down,
+            FaultKind.BROKER_CRASH: self._broker_down,
+            FaultKind.BROKER_FLUSH: self._flush,
+            FaultKind.BROKER_REFUSES: self._refuse_writes,
+            FaultKind.DATABASE_RESTART: self._database_down,
+            FaultKind.DATABASE_CRASH: self._database_down,
+            FaultKind.DATABASE_REFUSES: self._refuse_transactions,
+            FaultKind.API_AWAY: lambda _: self._pods.api_away(),
+            FaultKind.POD_KILL: self._kill_worker,
+            FaultKind.CLIENT_KILL: self._kill_client,
+            FaultKind.THREAD_KILL: self._kill_thread,
         }
 
     def begin(self, step: Step) -> Ending:
@@ -133,7 +132,7 @@ class Faults:
 
     def _broker_down(self, step: Step) -> Ending:
         server = self._system.redis
-        (server.kill if step.kind is Kind.BROKER_CRASH else server.stop)()
+        (server.kill if step.kind is FaultKind.BROKER_CRASH else server.stop)()
         return lambda: _ignored(server.start())
 
     def _flush(self, step: Step) -> None:
@@ -154,23 +153,13 @@ class Faults:
 
     def _database_down(self, step: Step) -> Ending:
         server = self._postgres
-        assert server is not None
-        (server.kill if step.kind is Kind.DATABASE_CRASH else server.stop)()
+        (server.kill if step.kind is FaultKind.DATABASE_CRASH else server.stop)()
         return lambda: _ignored(server.start())
 
-    def _fill(self, step: Step) -> Ending:
-        """No process of the pool can make the database's files any longer."""
-        files = self._system.folder.glob("pool.db*")
-        size = max(file.stat().st_size for file in files)
-        limited = [part for part in self._system.parts.values() if part.alive()]
-        before = [(part, part.pid, _limit_files(part.pid, size)) for part in limited]
-
-        def end() -> None:
-            for part, pid, limits in before:
-                if part.alive() and part.pid == pid:
-                    resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
-
-        return end
+    def _refuse_transactions(self, step: Step) -> Ending:
+        """It answers, and every transaction may only read, as on a standby after a failover."""
+        self._postgres.configure("ALTER SYSTEM SET default_transaction_read_only = on")
+        return lambda: self._postgres.configure("ALTER SYSTEM RESET default_transaction_read_only")
 
     def _kill_worker(self, step: Step) -> None:
         killed = self._pods.kill_one(step.amount)
@@ -187,20 +176,15 @@ class Faults:
         self._clients.kill(step.target)
         self._clients.start(step.target)
 
-    def _restart(self, part: Part, env: dict[str, str]) -> None:
+    def _restart(self, part: SystemPart, env: dict[str, str]) -> None:
         self.down.add(part.name)
         part.kill()
         part.env = env
         self._start(part)
 
-    def _start(self, part: Part) -> None:
+    def _start(self, part: SystemPart) -> None:
         part.start()
         self.down.discard(part.name)
-
-
-def _limit_files(pid: int, size: int) -> tuple[int, int]:
-    hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)[1]
-    return resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, hard))
 
 
 def _nothing() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 
-class What(StrEnum):
+class HistoryKind(StrEnum):
     """An event in a client's life."""
 
     ASKED = "asked"
@@ -28,11 +28,11 @@ class What(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class HistoryEvent:
     """One line. `about` is the outcome, reason or cause."""
 
     t: float
-    what: What
+    what: HistoryKind
     request: str
     org: str
     claim: str = ""
@@ -45,7 +45,7 @@ class Event:
 
 
 @dataclass(slots=True, kw_only=True)
-class Hold:
+class ClaimHold:
     """A claim as its holder saw it: from the answer until it gave it back, learnt that it was lost, or died."""
 
     claim: str
@@ -62,31 +62,31 @@ class Hold:
     uses: int = 0
 
 
-def read(files: Sequence[Path]) -> list[list[Event]]:
+def read(files: Sequence[Path]) -> list[list[HistoryEvent]]:
     """A list per client process. The last line of one that was killed may be half a line."""
     return [_events(file) for file in files if file.exists()]
 
 
-def _events(file: Path) -> list[Event]:
+def _events(file: Path) -> list[HistoryEvent]:
     found = []
     for line in file.read_text().splitlines():
         try:
             raw: dict[str, Any] = json.loads(line)
         except ValueError:
             continue
-        found.append(Event(**{**raw, "what": What(raw["what"])}))
+        found.append(HistoryEvent(**{**raw, "what": HistoryKind(raw["what"])}))
     return found
 
 
-def holds(clients: Sequence[Sequence[Event]]) -> list[Hold]:
+def holds(clients: Sequence[Sequence[HistoryEvent]]) -> list[ClaimHold]:
     """Every hold of every client. One that was never given back lasts until its client's last word."""
-    found: list[Hold] = []
+    found: list[ClaimHold] = []
     for events in clients:
         last = max((e.t for e in events), default=0.0)
-        held: dict[str, Hold] = {}
+        held: dict[str, ClaimHold] = {}
         for e in events:
-            if e.what is What.GRANTED:
-                held[e.claim] = Hold(
+            if e.what is HistoryKind.GRANTED:
+                held[e.claim] = ClaimHold(
                     claim=e.claim, worker=e.worker, epoch=e.epoch, org=e.org, request=e.request, begun=e.t, ended=last
                 )  # fmt: skip
             elif e.claim in held:
@@ -95,14 +95,14 @@ def holds(clients: Sequence[Sequence[Event]]) -> list[Hold]:
     return found
 
 
-def _learn(hold: Hold, e: Event) -> None:
-    if e.what is What.USED:
+def _learn(hold: ClaimHold, e: HistoryEvent) -> None:
+    if e.what is HistoryKind.USED:
         hold.uses += 1
-    elif e.what is What.TURNED_AWAY:
+    elif e.what is HistoryKind.TURNED_AWAY:
         hold.turned_away.append(e.about)
-    elif e.what is What.LOST:
+    elif e.what is HistoryKind.LOST:
         hold.lost, hold.ended = e.about, min(hold.ended, e.t)
-    elif e.what is What.RELEASING:
+    elif e.what is HistoryKind.RELEASING:
         hold.releasing, hold.ended = True, min(hold.ended, e.t)
-    elif e.what is What.RELEASED:
+    elif e.what is HistoryKind.RELEASED:
         hold.released = e.about

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pool.drivers.port import Pod
-from tests.chaos.schedule import Kind
+from tests.chaos.schedule import FaultKind
 from tests.support.fault_proxy import FaultProxy
 from tests.support.hollow_kubelet import HollowKubelet
-from tests.support.kube_cluster import KubeCluster, Part
+from tests.support.kube_cluster import ClusterPart, KubeCluster
 from tests.support.kube_ground import KubeGround
 from tests.support.local_ground import LocalGround
 
 Ending = Callable[[], None]
 
 
-class Pods(Protocol):
+class ChaosPods(Protocol):
     """What chaos does to pods, and asks about them."""
 
     def tables(self) -> dict[str, dict[str, Any]]:
@@ -38,7 +38,7 @@ class Pods(Protocol):
 class LocalPods:
     """Processes, made by the pool itself."""
 
-    further: frozenset[Kind] = frozenset()
+    further: frozenset[FaultKind] = frozenset()
 
     def __init__(self, folder: Path) -> None:
         self._ground = LocalGround(folder / "local")
@@ -67,7 +67,7 @@ class LocalPods:
 class ClusterPods:
     """Pods that the pool makes under its least rights, each run as a process by a hollow kubelet."""
 
-    further = frozenset({Kind.API_AWAY})
+    further = frozenset({FaultKind.API_AWAY})
 
     def __init__(self, cluster: KubeCluster, kubelet: HollowKubelet, ground: KubeGround) -> None:
         self._cluster = cluster
@@ -97,7 +97,7 @@ class ClusterPods:
 @contextmanager
 def cluster_pods() -> Iterator[ClusterPods]:
     with (
-        KubeCluster(Part.CONTROLLERS, Part.SCHEDULER) as cluster,
+        KubeCluster(ClusterPart.CONTROLLERS, ClusterPart.SCHEDULER) as cluster,
         FaultProxy(cluster.access) as proxy,
         HollowKubelet(cluster, node="only") as kubelet,
     ):

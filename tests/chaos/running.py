@@ -16,18 +16,18 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from pool.errors import PoolError
-from pool.periods import PERIODS_S
-from pool.states import LIVE, State
+from pool.core.errors import PoolError
+from pool.core.periods import PERIODS_S
+from pool.core.states import LIVE, State
 from pool.store import passes, schema
 from tests.chaos import checker, history
 from tests.chaos.checker import ClaimRow, History, RequestRow
-from tests.chaos.faults import Clients, Ending, Faults
-from tests.chaos.history import Event, Hold
-from tests.chaos.pods import ClusterPods, LocalPods, Pods, cluster_pods
-from tests.chaos.schedule import Ground, Kind, Step, schedule
+from tests.chaos.faults import Clients, Faults
+from tests.chaos.history import ClaimHold, HistoryEvent
+from tests.chaos.pods import ChaosPods, ClusterPods, Ending, LocalPods, cluster_pods
+from tests.chaos.schedule import FaultGround, FaultKind, Step, schedule
 from tests.support.postgres_server import PostgresServer
-from tests.support.system import EVERYTHING, Part, System
+from tests.support.system import EVERYTHING, System, SystemPart
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.thread_kill import killable
 
@@ -50,22 +50,19 @@ SETTINGS: dict[str, Any] = {
     },
     "orgs": {"narrow": {"cap": 2}},
 }
-EVERY_KIND = frozenset(Kind) - {Kind.API_AWAY}
-POSTGRES_KINDS = EVERY_KIND - {Kind.DISK_FULL}
-SQLITE_KINDS = EVERY_KIND - {Kind.DATABASE_RESTART, Kind.DATABASE_CRASH, Kind.CUT_DATABASE}
+EVERY_KIND = frozenset(FaultKind) - {FaultKind.API_AWAY}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class ChaosVerdict:
     """What came of a run."""
 
     seed: int
     minutes: float
-    database: str
     pods: str
     steps: Sequence[Step]
-    clients: Sequence[Sequence[Event]]
-    holds: Sequence[Hold]
+    clients: Sequence[Sequence[HistoryEvent]]
+    holds: Sequence[ClaimHold]
     violations: Sequence[str]
     converged_s: float | None
     ended_by_themselves: Counter[str]
@@ -74,19 +71,17 @@ class Verdict:
 
 @dataclass(slots=True)
 class Chaos:
-    """A seed, how long, on which database, and where the pods are."""
+    """A seed, how long, and where the pods are."""
 
     seed: int
     minutes: float
-    database: str = "postgres"
     pods: str = "local"
-    kinds: frozenset[Kind] | None = None
+    kinds: frozenset[FaultKind] | None = None
     _ended: Counter[str] = field(default_factory=Counter)
 
     def steps(self) -> list[Step]:
-        kinds = POSTGRES_KINDS if self.database == "postgres" else SQLITE_KINDS
-        kinds |= (ClusterPods if self.pods == "kubernetes" else LocalPods).further
-        ground = Ground(
+        kinds = EVERY_KIND | (ClusterPods if self.pods == "kubernetes" else LocalPods).further
+        ground = FaultGround(
             parts=(*EVERYTHING, *SECONDS),
             seconds=SECONDS,
             clients=CLIENTS,
@@ -94,16 +89,16 @@ class Chaos:
         )
         return schedule(self.seed, self.minutes * 60, ground)
 
-    def run(self, folder: Path) -> Verdict:
+    def run(self, folder: Path) -> ChaosVerdict:
         with ExitStack() as stack:
-            postgres = stack.enter_context(postgres_server()) if self.database == "postgres" else None
-            url = postgres.create_database("chaos") if postgres else ""
+            postgres = stack.enter_context(postgres_server())
+            url = postgres.create_database("chaos")
             pods = stack.enter_context(cluster_pods()) if self.pods == "kubernetes" else LocalPods(folder)
             system = stack.enter_context(System(folder, url, settings=_settings(pods)))
             system.env = killable(system.env, folder / "kill")
             proxies = {name: _proxies(stack, system, postgres) for name in SECONDS}
             for name in SECONDS:
-                system.parts[name] = Part(name, folder, _through(system, postgres, *proxies[name]))
+                system.parts[name] = SystemPart(name, folder, _through(system, postgres, *proxies[name]))
             say(f"starting the pool: {', '.join((*EVERYTHING, *SECONDS))}")
             system.run(*EVERYTHING, *SECONDS).wait_idle(WARM["default"], within_s=180)
             clients = Clients(folder, system.redis.url, self.seed)
@@ -111,7 +106,7 @@ class Chaos:
             faults = Faults(system, clients, pods, postgres=postgres, proxies=proxies)
             return self._judged(system, clients, faults, pods)
 
-    def _judged(self, system: System, clients: Clients, faults: Faults, pods: Pods) -> Verdict:
+    def _judged(self, system: System, clients: Clients, faults: Faults, pods: ChaosPods) -> ChaosVerdict:
         for i in range(CLIENTS):
             clients.start(f"client-{i}")
         steps = self.steps()
@@ -130,8 +125,8 @@ class Chaos:
             + system.wrongs()
             + checker.violations(judged_history(system, told, frozenset(faults.killed_workers)))
         )
-        return Verdict(
-            seed=self.seed, minutes=self.minutes, database=self.database, pods=self.pods, steps=steps, clients=told, holds=held,
+        return ChaosVerdict(
+            seed=self.seed, minutes=self.minutes, pods=self.pods, steps=steps, clients=told, holds=held,
             violations=wrong, converged_s=converged, ended_by_themselves=self._ended, moves=len(system.entries()),
         )  # fmt: skip
 
@@ -162,7 +157,7 @@ class Chaos:
                 part.start()
 
     def _converged(
-        self, system: System, faults: Faults, pods: Pods, since: float
+        self, system: System, faults: Faults, pods: ChaosPods, since: float
     ) -> tuple[float | None, list[str]]:
         """Seconds until the pool was whole again, or what was still wrong at the limit."""
         wrong = ["it was never looked at"]
@@ -178,7 +173,7 @@ class Chaos:
         return None, [f"after {CONVERGE_LIMIT_S:.0f} s: {sentence}" for sentence in wrong]
 
 
-def unsettled(system: System, pods: Pods) -> list[str]:
+def unsettled(system: System, pods: ChaosPods) -> list[str]:
     """Why the pool is not whole yet: nobody asks for anything, so warm, parked and nothing else should be there, each with its pod, and
     every pass should be at work."""
     W, R = schema.workers, schema.requests
@@ -208,7 +203,7 @@ def unsettled(system: System, pods: Pods) -> list[str]:
     return found
 
 
-def judged_history(system: System, told: Sequence[Sequence[Event]], killed: frozenset[str]) -> History:
+def judged_history(system: System, told: Sequence[Sequence[HistoryEvent]], killed: frozenset[str]) -> History:
     """What the clients wrote down, beside what the tables say."""
     C, R = schema.claims, schema.requests
     with system.store.read() as tx:
@@ -230,7 +225,7 @@ def judged_history(system: System, told: Sequence[Sequence[Event]], killed: froz
     )
 
 
-def _settings(pods: Pods) -> dict[str, Any]:
+def _settings(pods: ChaosPods) -> dict[str, Any]:
     """What they have in common, and what is said of the pods."""
     tables = pods.tables()
     return {**tables, **SETTINGS, "pool": {**tables.get("pool", {}), **SETTINGS["pool"]}}
@@ -245,24 +240,20 @@ def postgres_server() -> Iterator[PostgresServer]:
         server.destroy()
 
 
-def _proxies(
-    stack: ExitStack, system: System, postgres: PostgresServer | None
-) -> tuple[TcpProxy, TcpProxy | None]:
+def _proxies(stack: ExitStack, system: System, postgres: PostgresServer) -> tuple[TcpProxy, TcpProxy]:
     broker = stack.enter_context(TcpProxy(system.redis.port))
-    return broker, stack.enter_context(TcpProxy(postgres.port)) if postgres else None
+    return broker, stack.enter_context(TcpProxy(postgres.port))
 
 
 def _through(
-    system: System, postgres: PostgresServer | None, broker: TcpProxy, database: TcpProxy | None
+    system: System, postgres: PostgresServer, broker: TcpProxy, database: TcpProxy
 ) -> dict[str, str]:
     """The environment of a part that reaches the others through its proxies."""
-    env = {
+    return {
         **system.env,
         "WARMPOOL_BROKER_URL": system.redis.url.replace(f":{system.redis.port}", f":{broker.port}"),
+        "WARMPOOL_DATABASE_URL": system.database_url.replace(f":{postgres.port}", f":{database.port}"),
     }
-    if postgres is not None and database is not None:
-        env["WARMPOOL_DATABASE_URL"] = system.database_url.replace(f":{postgres.port}", f":{database.port}")
-    return env
 
 
 def say(line: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Kind(StrEnum):
+class FaultKind(StrEnum):
     """A fault, by what it does."""
 
     KILL = "kill -9"
@@ -22,32 +22,34 @@ class Kind(StrEnum):
     BROKER_REFUSES = "write-refusing Redis"
     DATABASE_RESTART = "database restart"
     DATABASE_CRASH = "database crash"
-    DISK_FULL = "disk full"
+    DATABASE_REFUSES = "write-refusing Postgres"
     API_AWAY = "API server away"
     POD_KILL = "worker killed"
     CLIENT_KILL = "client killed"
     THREAD_KILL = "thread killed"
 
 
-ON_PARTS = frozenset({Kind.KILL, Kind.FREEZE, Kind.THREAD_KILL})
-ON_SECONDS = frozenset({Kind.SKEW, Kind.CUT_BROKER, Kind.CUT_DATABASE})
-ON_BROKER = frozenset({Kind.BROKER_RESTART, Kind.BROKER_CRASH, Kind.BROKER_FLUSH, Kind.BROKER_REFUSES})
-ON_DATABASE = frozenset({Kind.DATABASE_RESTART, Kind.DATABASE_CRASH, Kind.DISK_FULL})
+ON_PARTS = frozenset({FaultKind.KILL, FaultKind.FREEZE, FaultKind.THREAD_KILL})
+ON_SECONDS = frozenset({FaultKind.SKEW, FaultKind.CUT_BROKER, FaultKind.CUT_DATABASE})
+ON_BROKER = frozenset(
+    {FaultKind.BROKER_RESTART, FaultKind.BROKER_CRASH, FaultKind.BROKER_FLUSH, FaultKind.BROKER_REFUSES}
+)
+ON_DATABASE = frozenset({FaultKind.DATABASE_RESTART, FaultKind.DATABASE_CRASH, FaultKind.DATABASE_REFUSES})
 
 # Shortest and longest, in seconds; what is over at once has none.
-LASTS_S: dict[Kind, tuple[float, float]] = {
-    Kind.KILL: (0.5, 4),
-    Kind.FREEZE: (2, 20),
-    Kind.SKEW: (15, 30),
-    Kind.CUT_BROKER: (3, 20),
-    Kind.CUT_DATABASE: (3, 20),
-    Kind.BROKER_RESTART: (0.5, 8),
-    Kind.BROKER_CRASH: (0.5, 8),
-    Kind.BROKER_REFUSES: (2, 6),
-    Kind.DATABASE_RESTART: (0.5, 6),
-    Kind.DATABASE_CRASH: (0.5, 6),
-    Kind.DISK_FULL: (2, 8),
-    Kind.API_AWAY: (3, 20),
+LASTS_S: dict[FaultKind, tuple[float, float]] = {
+    FaultKind.KILL: (0.5, 4),
+    FaultKind.FREEZE: (2, 20),
+    FaultKind.SKEW: (15, 30),
+    FaultKind.CUT_BROKER: (3, 20),
+    FaultKind.CUT_DATABASE: (3, 20),
+    FaultKind.BROKER_RESTART: (0.5, 8),
+    FaultKind.BROKER_CRASH: (0.5, 8),
+    FaultKind.BROKER_REFUSES: (2, 6),
+    FaultKind.DATABASE_RESTART: (0.5, 6),
+    FaultKind.DATABASE_CRASH: (0.5, 6),
+    FaultKind.DATABASE_REFUSES: (2, 8),
+    FaultKind.API_AWAY: (3, 20),
 }
 PAUSE_S = (2.0, 7.0)
 # A part that was started again needs some time before the next blow is one to a running part.
@@ -56,13 +58,13 @@ SKEWS_S = (-600, 600)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
+class FaultGround:
     """What there is to break. `seconds` are parts that have a twin, reached through a proxy of their own."""
 
     parts: tuple[str, ...]
     seconds: tuple[str, ...]
     clients: int
-    kinds: frozenset[Kind]
+    kinds: frozenset[FaultKind]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,22 +72,22 @@ class Step:
     """One fault: from `at_s` after the start, for `lasts_s`."""
 
     at_s: float
-    kind: Kind
+    kind: FaultKind
     target: str
     lasts_s: float = 0.0
     amount: int = 0
 
     def __str__(self) -> str:
         lasts = f" for {self.lasts_s:.1f} s" if self.lasts_s else ""
-        amount = f" by {self.amount:+d} s" if self.kind is Kind.SKEW else ""
+        amount = f" by {self.amount:+d} s" if self.kind is FaultKind.SKEW else ""
         return f"{self.at_s:7.1f} s  {self.kind}: {self.target}{amount}{lasts}"
 
 
-def schedule(seed: int, seconds: float, ground: Ground) -> list[Step]:
+def schedule(seed: int, seconds: float, ground: FaultGround) -> list[Step]:
     """Faults one after the other and over each other, but never two on one target; each kind comes once before any comes again."""
     chance = random.Random(seed)
     free_at: dict[str, float] = {}
-    deck: list[Kind] = []
+    deck: list[FaultKind] = []
     steps: list[Step] = []
     now = chance.uniform(*PAUSE_S)
     while now < seconds:
@@ -98,14 +100,16 @@ def schedule(seed: int, seconds: float, ground: Ground) -> list[Step]:
         free = [t for t in targets(kind, ground) if free_at.get(t, 0.0) <= now]
         if free:
             target = chance.choice(free)
-            amount = chance.choice(SKEWS_S) if kind is Kind.SKEW else chance.randrange(1_000_000)
+            amount = chance.choice(SKEWS_S) if kind is FaultKind.SKEW else chance.randrange(1_000_000)
             steps.append(Step(at_s=now, kind=kind, target=target, lasts_s=lasts, amount=amount))
             free_at[target] = now + lasts + RECOVERY_S
+        else:
+            deck.insert(0, kind)
         now += chance.uniform(*PAUSE_S)
     return steps
 
 
-def targets(kind: Kind, ground: Ground) -> Sequence[str]:
+def targets(kind: FaultKind, ground: FaultGround) -> Sequence[str]:
     """What a kind of fault can be done to."""
     if kind in ON_PARTS:
         return ground.parts
@@ -115,8 +119,8 @@ def targets(kind: Kind, ground: Ground) -> Sequence[str]:
         return ("broker",)
     if kind in ON_DATABASE:
         return ("database",)
-    if kind is Kind.API_AWAY:
+    if kind is FaultKind.API_AWAY:
         return ("API server",)
-    if kind is Kind.POD_KILL:
+    if kind is FaultKind.POD_KILL:
         return ("a worker",)
     return tuple(f"client-{i}" for i in range(ground.clients))

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from pool import acl
-from pool.errors import InvalidInput
-from pool.ids import RandomIds
+from pool.broker import acl
+from pool.core.errors import InvalidInput
+from pool.core.ids import RandomIds
 from tests.support.helm import CHART, ROOT, named, rendered, secret_values
 from tests.support.redis_server import RedisServer
 
@@ -152,7 +152,7 @@ def test_an_orgs_own_line_is_what_the_command_prints_and_lets_it_in() -> None:
 def test_a_line_for_a_user_of_the_pools_own_is_refused(user: str, tmp_path: Path) -> None:
     """It would give the control plane's user a producer's rights, or turn the default user on."""
     for words in ((user,), ("acme", "--user", user)):
-        command = [sys.executable, "-m", "pool.cli", "org", "acl", *words]
+        command = [sys.executable, "-m", "pool.ops.cli", "org", "acl", *words]
         refused = subprocess.run(
             command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
         )

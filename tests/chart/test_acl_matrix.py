@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 import redis
 
-from pool import acl
+from pool.broker import acl
 from tests.support.acl_matrix import ADMIN_LINES, Command, category, may, writing_commands
 from tests.support.helm import CHART, named, rendered, secret_values
 from tests.support.redis_server import RedisServer

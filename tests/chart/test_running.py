@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from pool import signing
 from pool.client import Pool, Refused
+from pool.core import signing
 from tests.support.helm import helm, in_image, named, of_kind, rendered, secret_values
 from tests.support.leftovers import processes_about
 from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisServer
-from tests.support.rendered import Ground, Kubelet, Running, is_there
+from tests.support.rendered import ChartGround, Kubelet, Running, is_there
 from tests.support.signed import recipe
 from tests.support.system import Load, clear_pods
 from tests.support.tls import TlsProxy, certificates
@@ -38,7 +38,7 @@ SMALL = ("config.pool.fleet_threads=4", "config.pool.bind_threads=4", "config.pr
 pytestmark = pytest.mark.timeout(900 if LONG else 400)
 
 
-class Deployment:
+class ChartDeployment:
     """Everything that the chart runs, in one folder."""
 
     def __init__(self, folder: Path, redis: RedisServer, tls: TlsProxy, database_url: str) -> None:
@@ -60,7 +60,7 @@ class Deployment:
         (config / "warmpool.toml").write_text(toml)
         # Pods are processes here; the rest is as it would be in the cluster.
         over = {"WARMPOOL_DRIVER": "local", "WARMPOOL_DATA_DIR": str(folder)}
-        self.ground = Ground(folder=folder, secrets={"wp-warmpool": self.secret}, over=over)
+        self.ground = ChartGround(folder=folder, secrets={"wp-warmpool": self.secret}, over=over)
         self.parts: dict[str, Running] = {}
 
     def url(self, user: str) -> str:
@@ -100,13 +100,15 @@ class Deployment:
 
 
 @pytest.fixture(scope="module")
-def deployment(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer) -> Iterator[Deployment]:
+def deployment(
+    tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer
+) -> Iterator[ChartDeployment]:
     folder = tmp_path_factory.mktemp("chart")
     made = certificates(folder / "tls")
     acl = secret_values(named(rendered("trial", *PROBES, *SMALL), "Secret", "wp-warmpool"))["users.acl"]
     redis = RedisServer(appendonly=True, acl=acl)
     with redis, TlsProxy(made, redis.port) as tls:
-        deployment = Deployment(folder, redis, tls, postgres.create_database("rendered_chart"))
+        deployment = ChartDeployment(folder, redis, tls, postgres.create_database("rendered_chart"))
         try:
             yield deployment
         finally:
@@ -114,7 +116,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServe
 
 
 @pytest.fixture(scope="module")
-def running(deployment: Deployment) -> Deployment:
+def running(deployment: ChartDeployment) -> ChartDeployment:
     """All of it: the migration first, then every component that this version has."""
     migrate = of_kind(deployment.objects, "Job")[0]["spec"]["template"]["spec"]["containers"][0]
     done = deployment.run(migrate)
@@ -131,29 +133,29 @@ def running(deployment: Deployment) -> Deployment:
     return deployment
 
 
-def test_what_waits_for_the_migration_sees_that_it_is_done(running: Deployment) -> None:
+def test_what_waits_for_the_migration_sees_that_it_is_done(running: ChartDeployment) -> None:
     spec = named(running.objects, "Deployment", "wp-warmpool-acquire")["spec"]["template"]["spec"]
     assert running.run(spec["initContainers"][0]).returncode == 0
 
 
-def test_every_component_runs_as_written_and_passes_its_probes(running: Deployment) -> None:
+def test_every_component_runs_as_written_and_passes_its_probes(running: ChartDeployment) -> None:
     assert {"acquire", "fleet", "bind", "passes", "beat", "beat-2", "flower"} <= set(running.parts)
     for part in running.parts.values():
         assert part.startup.look(), part.startup.complaints
         assert part.liveness.look(), part.liveness.complaints
 
 
-def test_the_helm_test_acquires_and_releases(running: Deployment) -> None:
+def test_the_helm_test_acquires_and_releases(running: ChartDeployment) -> None:
     test = of_kind(running.objects, "Pod")[0]["spec"]["containers"][0]
     done = running.run(test)
     assert done.returncode == 0, done.stderr
 
 
-def test_a_producer_is_served_by_the_client_and_by_a_celery_app(running: Deployment) -> None:
+def test_a_producer_is_served_by_the_client_and_by_a_celery_app(running: ChartDeployment) -> None:
     key = running.org_key("acme")
     with Pool(running.url("producer"), org_key=key) as pool, pool.acquire("acme", wait_s=30) as worker:
         assert worker.endpoint
-    with Pool(running.url("producer")) as nobody, pytest.raises(Refused, match="signed requests only"):
+    with Pool(running.url("producer")) as nobody, pytest.raises(Refused, match="only signed requests"):
         nobody.acquire("acme")
     url = running.url("producer") + "&ssl_cert_reqs=required"
     app = Celery("service", broker=url, backend=url, set_as_current=False)
@@ -173,7 +175,7 @@ def test_a_producer_is_served_by_the_client_and_by_a_celery_app(running: Deploym
         app.close()
 
 
-def test_flower_sees_the_workers_and_lets_nobody_in_without_a_login(running: Deployment) -> None:
+def test_flower_sees_the_workers_and_lets_nobody_in_without_a_login(running: ChartDeployment) -> None:
     flower = running.parts["flower"]
 
     def get(path: str, login: str = "") -> tuple[int, str]:
@@ -191,7 +193,7 @@ def test_flower_sees_the_workers_and_lets_nobody_in_without_a_login(running: Dep
     eventually(lambda: "acquire@" in get("/workers", login)[1], within_s=60, every_s=0.5)
 
 
-def test_a_redis_outage_under_load_restarts_nothing_but_what_is_stuck(running: Deployment) -> None:
+def test_a_redis_outage_under_load_restarts_nothing_but_what_is_stuck(running: ChartDeployment) -> None:
     stuck, others = running.parts["beat-2"], [p for n, p in running.parts.items() if n != "beat-2"]
     pids = {part.name: part.process.pid for part in others if part.process}
     kubelet = Kubelet([*others, stuck])
@@ -214,7 +216,7 @@ def test_a_redis_outage_under_load_restarts_nothing_but_what_is_stuck(running: D
     assert kubelet.looks > OUTAGE_S / float(stuck.liveness.spec["periodSeconds"]) / 3
 
 
-def test_told_to_end_every_component_ends_in_order(running: Deployment) -> None:
+def test_told_to_end_every_component_ends_in_order(running: ChartDeployment) -> None:
     for part in running.parts.values():
         part.send(signal.SIGTERM)
     assert {part.name: part.ends() for part in running.parts.values()} == dict.fromkeys(running.parts, 0)

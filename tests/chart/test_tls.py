@@ -6,14 +6,15 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from celery import Celery
 
 from pool import config
 from pool.client import BrokerDown, Pool
-from pool.errors import Transient
-from pool.settings import PoolSettings, Settings
+from pool.core.errors import Transient
+from pool.core.settings import PoolSettings, Settings
 from pool.store import connect
 from tasks.options import celery_options
 from tests.support.postgres_server import PostgresServer
@@ -47,8 +48,10 @@ def reaches(url: str) -> None:
     try:
         with app.connection_for_write() as connection:
             connection.ensure_connection(max_retries=1, timeout=5)
-            connection.default_channel.client.ping()
-        app.backend.client.ping()
+            channel: Any = connection.default_channel
+            channel.client.ping()
+        backend: Any = app.backend
+        backend.client.ping()
     finally:
         app.close()
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from charts import schema
-from pool.settings import KubernetesSettings, OrgDefaults, PoolSettings, Profile
+from pool.core.settings import KubernetesSettings, OrgDefaults, PoolSettings, Profile
 from tests.support.helm import CHART, helm, template, values_file
 
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
@@ -99,27 +99,27 @@ def test_a_typo_is_refused_by_its_name(typo: str, told: str) -> None:
     assert told in done.stderr
 
 
-# One rendering tells all that is wrong; each pair is what is given and the sentence that it earns.
+# One rendering reports all invalid values. Each pair is a value and the expected message.
 CONTRADICTIONS = {
-    "redis.url=redis://x": "redis: url and bundled.enabled contradict each other",
-    "database.url=postgresql://x": "database: url and bundled.enabled contradict each other",
-    "masterKey.value=short": "masterKey.value: takes 32 characters or more",
-    "config.pool.signed_requests=false": "config.pool.queue_per_org: needs config.pool.signed_requests",
-    "config.pool.queue_per_org=true": "config.pool.queue_per_org: needs config.pool.signed_requests",
+    "redis.url=redis://x": "redis: url and bundled.enabled are mutually exclusive",
+    "database.url=postgresql://x": "database: url and bundled.enabled are mutually exclusive",
+    "masterKey.value=short": "masterKey.value: must be at least 32 characters long",
+    "config.pool.signed_requests=false": "config.pool.queue_per_org: requires config.pool.signed_requests",
+    "config.pool.queue_per_org=true": "config.pool.queue_per_org: requires config.pool.signed_requests",
     "masterKey.nextSecret.name=a": "masterKey: nextSecret and previousSecret are two steps",
     "masterKey.previousSecret.name=b": "masterKey: nextSecret and previousSecret are two steps",
-    "config.pool.visibility_timeout_s=80": "config.pool.visibility_timeout_s: 80 is less than 100",
-    "bind.terminationGracePeriodSeconds=30": "bind.terminationGracePeriodSeconds: 30 is less than 55",
-    "workers.nodeTerminationGracePeriodSeconds=600": "config.profiles.default.grace_s: 600 is not less than",
-    "flower.auth.user=": "flower.auth: Flower without a login",
-    "workers.namespace=pool": "workers.createNamespace: workers.namespace is the release's own",
-    "test.profile=gpu": "test.profile: there is no config.profiles.gpu",
-    "keda.enabled=true": "keda.prometheusAddress: keda.enabled needs it",
-    "image.digest=sha256:" + 64 * "0": "image: tag and digest contradict each other",
-    "priorityClasses.worker.value=1000": "priorityClasses.controlPlane.value: 1000 is not above",
-    "redis.bundled.resources.limits.memory=1.5Gi": "redis.bundled.resources.limits.memory: takes a whole number",
-    "redis.bundled.aclLines={user control on nopass +@all}": "redis.bundled.aclLines: control is one of the pool's own",
-    "image.tag=v1": "image: tag and digest contradict each other",
+    "config.pool.visibility_timeout_s=80": "config.pool.visibility_timeout_s: 80 is below the minimum of 100",
+    "bind.terminationGracePeriodSeconds=30": "bind.terminationGracePeriodSeconds: 30 is below the minimum of 55",
+    "workers.nodeTerminationGracePeriodSeconds=600": "config.profiles.default.grace_s: 600 must be less than",
+    "flower.auth.user=": "flower.auth: Flower has no login",
+    "workers.namespace=pool": "workers.createNamespace: must be false, because",
+    "test.profile=gpu": "test.profile: config.profiles.gpu does not exist",
+    "keda.enabled=true": "keda.prometheusAddress: keda.enabled requires it",
+    "image.digest=sha256:" + 64 * "0": "image: tag and digest are mutually exclusive",
+    "priorityClasses.worker.value=1000": "priorityClasses.controlPlane.value: 1000 must be greater than",
+    "redis.bundled.resources.limits.memory=1.5Gi": "redis.bundled.resources.limits.memory: must be a whole number",
+    "redis.bundled.aclLines={user control on nopass +@all}": "redis.bundled.aclLines: user control is reserved",
+    "image.tag=v1": "image: tag and digest are mutually exclusive",
 }
 
 
@@ -130,11 +130,11 @@ def test_values_that_contradict_each_other_are_told_all_at_once_by_name() -> Non
         assert sentence in done.stderr
 
 
-# Those that can not be wrong together with the others.
+# Values that cannot be combined with the others.
 ALONE = [
-    (("redis.bundled.enabled=false",), "redis: give redis.existingSecret.name or redis.url"),
-    (("redis.url=valkey://x",), "redis.url: takes redis://… or rediss://…"),
-    (("database.url=sqlite:///x",), "database.url: takes postgresql://…"),
+    (("redis.bundled.enabled=false",), "redis: not configured; set redis.existingSecret.name or redis.url"),
+    (("redis.url=valkey://x",), "redis.url: must begin with redis:// or rediss://"),
+    (("database.url=sqlite:///x",), "database.url: must begin with postgresql://"),
     (
         ("masterKey.value=0123456789abcdef0123456789abcdef", "masterKey.existingSecret.name=a"),
         "masterKey: value and existingSecret",
@@ -147,19 +147,22 @@ ALONE = [
         ("board.auth.password=a", "board.auth.existingSecret.name=b"),
         "board.auth: password and existingSecret",
     ),
-    (("board.sso.userHeader=X-User",), "board.sso.userHeader: needs board.trustedProxies"),
-    (("board.sso.groupsHeader=X-Groups",), "board.sso: operators or groups are given without userHeader"),
+    (("board.sso.userHeader=X-User",), "board.sso.userHeader: requires board.trustedProxies"),
+    (("board.sso.groupsHeader=X-Groups",), "board.sso: groupsHeader, operators and operatorGroups require"),
     (
         ("board.sso.userHeader=X-User", "board.sso.operatorGroups[0]=a", "board.trustedProxies[0]=10.0.0.1"),
-        "board.sso.operatorGroups: needs board.sso.groupsHeader",
+        "board.sso.operatorGroups: requires board.sso.groupsHeader",
     ),
     (
         ("config.pool.headroom=1", "priorityClasses.placeholder.create=false"),
         "priorityClasses.placeholder.name: config.pool",
     ),
-    (("keda.enabled=true", "keda.minReplicas=3", "keda.maxReplicas=2"), "keda.maxReplicas: is less than"),
+    (
+        ("keda.enabled=true", "keda.minReplicas=3", "keda.maxReplicas=2"),
+        "keda.maxReplicas: must not be less than",
+    ),
     (("exporter.enabled=false", "monitoring.serviceMonitor.enabled=true"), "there is nothing to scrape"),
-    (("config.orgsAutoCreate=false", "test.org=nobody"), "test.org: there is no config.orgs.nobody"),
+    (("config.orgsAutoCreate=false", "test.org=nobody"), "test.org: config.orgs.nobody does not exist"),
 ]
 
 

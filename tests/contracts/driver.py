@@ -2,7 +2,7 @@
 
 class TestMyDriver(DriverContract):
     @pytest.fixture
-    def ground(self) -> Iterator[Ground]: ...
+    def ground(self) -> Iterator[DriverGround]: ...
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Protocol, TypeVar
 
 import pytest
 
+from pool.core.errors import Refused, Transient
 from pool.drivers.port import (
     LABEL_BUSY,
     LABEL_WORKER,
@@ -26,15 +27,14 @@ from pool.drivers.port import (
     NOTE_REVISION,
     Driver,
     Gone,
-    Phase,
     Pod,
+    PodPhase,
+    PodRole,
     PodSpec,
-    Role,
     Stamp,
     StampResult,
     Word,
 )
-from pool.errors import Refused, Transient
 from tests.support.waiting import eventually
 
 T = TypeVar("T", Pod, Gone)
@@ -44,13 +44,13 @@ HELD = Stamp(org="acme", claim_id="c-1", epoch=1, busy=True)
 PARKED = Stamp(org="acme", claim_id=None, epoch=2, busy=False)
 
 
-class Ground(Protocol):
+class DriverGround(Protocol):
     """Where a driver stands: what a test must be able to do to pods behind the driver's back."""
 
     def driver(self) -> Driver:
         """Another driver on the same ground, as another replica would have."""
 
-    def spec(self, name: str = "w-one", *, role: Role = Role.WORKER) -> PodSpec:
+    def spec(self, name: str = "w-one", *, role: PodRole = PodRole.WORKER) -> PodSpec:
         """A pod that can be made here; its grace is long."""
 
     def make_ready(self, pod: Pod) -> Pod:
@@ -116,25 +116,25 @@ class DriverContract:
     """What every driver promises."""
 
     @pytest.fixture
-    def driver(self, ground: Ground) -> Iterator[Driver]:
+    def driver(self, ground: DriverGround) -> Iterator[Driver]:
         with _closing(ground.driver()) as driver:
             yield driver
 
     @pytest.fixture
-    def other(self, ground: Ground) -> Iterator[Driver]:
+    def other(self, ground: DriverGround) -> Iterator[Driver]:
         """Another replica's driver."""
         with _closing(ground.driver()) as driver:
             yield driver
 
     @pytest.fixture
-    def ready(self, ground: Ground, driver: Driver) -> Pod:
+    def ready(self, ground: DriverGround, driver: Driver) -> Pod:
         """A pod that could be handed out."""
         return ground.make_ready(driver.create(ground.spec()))
 
     # Making
 
     def test_a_created_pod_is_seen_by_every_replica(
-        self, ground: Ground, driver: Driver, other: Driver
+        self, ground: DriverGround, driver: Driver, other: Driver
     ) -> None:
         made = driver.create(ground.spec())
         assert made.name == "w-one"
@@ -144,33 +144,37 @@ class DriverContract:
         assert seen.uid == made.uid
         assert [pod.uid for pod in other.list().pods] == [made.uid]
 
-    def test_a_created_pod_says_what_it_was_made_from(self, ground: Ground, driver: Driver) -> None:
+    def test_a_created_pod_says_what_it_was_made_from(self, ground: DriverGround, driver: Driver) -> None:
         spec = ground.spec()
         pod = driver.create(spec)
         assert pod.labels[LABEL_WORKER] == spec.name
-        assert (pod.profile, pod.image, pod.role) == (spec.profile, spec.image, Role.WORKER)
+        assert (pod.profile, pod.image, pod.role) == (spec.profile, spec.image, PodRole.WORKER)
         assert pod.annotations[NOTE_REVISION] == spec.revision
 
-    def test_a_created_pod_says_that_nobody_holds_it(self, ground: Ground, driver: Driver) -> None:
+    def test_a_created_pod_says_that_nobody_holds_it(self, ground: DriverGround, driver: Driver) -> None:
         pod = driver.create(ground.spec())
         assert pod.says(NOBODY)
         assert not pod.ever_stamped
 
-    def test_creating_twice_makes_one_pod(self, ground: Ground, driver: Driver, other: Driver) -> None:
+    def test_creating_twice_makes_one_pod(self, ground: DriverGround, driver: Driver, other: Driver) -> None:
         assert other.create(ground.spec()).uid == driver.create(ground.spec()).uid
         assert len(driver.list().pods) == 1
 
-    def test_creating_at_once_makes_one_pod(self, ground: Ground, driver: Driver, other: Driver) -> None:
+    def test_creating_at_once_makes_one_pod(
+        self, ground: DriverGround, driver: Driver, other: Driver
+    ) -> None:
         with ThreadPoolExecutor(8) as threads:
             pods = list(threads.map(lambda d: d.create(ground.spec()), [driver, other] * 4))
         assert len({pod.uid for pod in pods}) == 1
         assert len(driver.list().pods) == 1
 
-    def test_creating_again_does_not_undo_a_stamp(self, ground: Ground, driver: Driver, ready: Pod) -> None:
+    def test_creating_again_does_not_undo_a_stamp(
+        self, ground: DriverGround, driver: Driver, ready: Pod
+    ) -> None:
         assert driver.stamp(ready, HELD) is StampResult.WRITTEN
         assert driver.create(ground.spec()).says(HELD)
 
-    def test_creating_again_restores_lost_companions(self, ground: Ground, driver: Driver) -> None:
+    def test_creating_again_restores_lost_companions(self, ground: DriverGround, driver: Driver) -> None:
         driver.create(ground.spec())
         assert driver.companions() == ("w-one",)
         ground.lose_companions("w-one")
@@ -178,31 +182,33 @@ class DriverContract:
         driver.create(ground.spec())
         assert driver.companions() == ("w-one",)
 
-    def test_a_name_that_no_pod_can_have_is_refused(self, ground: Ground, driver: Driver) -> None:
+    def test_a_name_that_no_pod_can_have_is_refused(self, ground: DriverGround, driver: Driver) -> None:
         with pytest.raises(Refused):
             driver.create(ground.spec("../W_one"))
         assert driver.list().pods == ()
 
     def test_a_ready_pod_is_usable_at_its_endpoint(self, ready: Pod) -> None:
         assert ready.usable
-        assert ready.phase is Phase.RUNNING
+        assert ready.phase is PodPhase.RUNNING
         assert ready.endpoint.startswith("http://")
         assert ready.exit_code is None
 
-    def test_a_placeholder_says_that_it_is_one(self, ground: Ground, driver: Driver) -> None:
-        driver.create(ground.spec("p-one", role=Role.PLACEHOLDER))
-        assert [pod.role for pod in driver.list().pods] == [Role.PLACEHOLDER]
+    def test_a_placeholder_says_that_it_is_one(self, ground: DriverGround, driver: Driver) -> None:
+        driver.create(ground.spec("p-one", role=PodRole.PLACEHOLDER))
+        assert [pod.role for pod in driver.list().pods] == [PodRole.PLACEHOLDER]
 
     # Ending
 
-    def test_a_deleted_pod_goes_with_its_companions(self, ground: Ground, driver: Driver, ready: Pod) -> None:
+    def test_a_deleted_pod_goes_with_its_companions(
+        self, ground: DriverGround, driver: Driver, ready: Pod
+    ) -> None:
         driver.delete(ready.name, ready.uid)
         ground.make_unused(ready)
         eventually(lambda: driver.read(ready.name) is None)
         assert driver.list().pods == ()
         eventually(lambda: driver.companions() == ())
 
-    def test_a_pod_that_was_never_ready_can_be_deleted(self, ground: Ground, driver: Driver) -> None:
+    def test_a_pod_that_was_never_ready_can_be_deleted(self, ground: DriverGround, driver: Driver) -> None:
         pod = driver.create(ground.spec())
         driver.delete(pod.name, pod.uid, grace_s=0)
         eventually(lambda: driver.list().pods == ())
@@ -224,7 +230,7 @@ class DriverContract:
         assert driver.list().pods == ()
 
     def test_a_busy_pod_stays_terminating_until_it_is_done(
-        self, ground: Ground, driver: Driver, other: Driver, ready: Pod
+        self, ground: DriverGround, driver: Driver, other: Driver, ready: Pod
     ) -> None:
         ground.make_busy(ready)
         driver.delete(ready.name, ready.uid)
@@ -237,7 +243,7 @@ class DriverContract:
         eventually(lambda: other.read(ready.name) is None)
 
     def test_repeating_a_delete_never_lengthens_the_grace(
-        self, ground: Ground, driver: Driver, ready: Pod
+        self, ground: DriverGround, driver: Driver, ready: Pod
     ) -> None:
         ground.make_busy(ready)
         driver.delete(ready.name, ready.uid, grace_s=60)
@@ -246,14 +252,14 @@ class DriverContract:
         assert 0 < ground.grace_left_s(ready) <= 60
 
     def test_repeating_a_delete_may_shorten_the_grace(
-        self, ground: Ground, driver: Driver, ready: Pod
+        self, ground: DriverGround, driver: Driver, ready: Pod
     ) -> None:
         ground.make_busy(ready)
         driver.delete(ready.name, ready.uid)
         driver.delete(ready.name, ready.uid, grace_s=0)
         eventually(lambda: driver.read(ready.name) is None)
 
-    def test_a_pod_made_again_is_another_one(self, ground: Ground, driver: Driver, ready: Pod) -> None:
+    def test_a_pod_made_again_is_another_one(self, ground: DriverGround, driver: Driver, ready: Pod) -> None:
         driver.delete(ready.name, ready.uid, grace_s=0)
         eventually(lambda: driver.read(ready.name) is None)
         again = driver.create(ground.spec())
@@ -266,10 +272,10 @@ class DriverContract:
         assert seen.says(NOBODY)
 
     def test_a_dead_container_is_an_ended_pod_until_deleted(
-        self, ground: Ground, driver: Driver, other: Driver, ready: Pod
+        self, ground: DriverGround, driver: Driver, other: Driver, ready: Pod
     ) -> None:
         ground.make_container_die(ready)
-        ended = eventually(lambda: _read_if(other, ready.name, Phase.ENDED))
+        ended = eventually(lambda: _read_if(other, ready.name, PodPhase.ENDED))
         assert ended is not None
         assert not ended.usable
         assert not ended.terminating
@@ -280,7 +286,7 @@ class DriverContract:
         driver.delete(ready.name, ready.uid)
         eventually(lambda: other.read(ready.name) is None)
 
-    def test_closing_a_driver_leaves_its_pods(self, ground: Ground, other: Driver) -> None:
+    def test_closing_a_driver_leaves_its_pods(self, ground: DriverGround, other: Driver) -> None:
         with _closing(ground.driver()) as driver:
             pod = ground.make_ready(driver.create(ground.spec()))
         seen = other.read(pod.name)
@@ -323,7 +329,7 @@ class DriverContract:
         assert seen is not None
         assert seen.version == ready.version
 
-    def test_a_terminating_pod_is_not_stamped(self, ground: Ground, driver: Driver, ready: Pod) -> None:
+    def test_a_terminating_pod_is_not_stamped(self, ground: DriverGround, driver: Driver, ready: Pod) -> None:
         ground.make_busy(ready)
         driver.delete(ready.name, ready.uid)
         leaving = driver.read(ready.name)
@@ -339,7 +345,7 @@ class DriverContract:
     # Asking
 
     def test_a_worker_says_itself_whether_it_is_busy(
-        self, ground: Ground, driver: Driver, ready: Pod
+        self, ground: DriverGround, driver: Driver, ready: Pod
     ) -> None:
         assert driver.word(ready) is Word.UNUSED
         ground.make_busy(ready)
@@ -348,7 +354,7 @@ class DriverContract:
         assert driver.word(ready) is Word.UNUSED
 
     def test_a_worker_that_can_not_be_asked_is_silent(
-        self, ground: Ground, driver: Driver, ready: Pod
+        self, ground: DriverGround, driver: Driver, ready: Pod
     ) -> None:
         ground.make_unaskable(ready)
         assert driver.word(ready) is Word.SILENT
@@ -360,13 +366,15 @@ class DriverContract:
         assert listing.pods == ()
         assert listing.anchored
 
-    def test_a_list_that_can_not_be_read_raises(self, ground: Ground, driver: Driver, ready: Pod) -> None:
+    def test_a_list_that_can_not_be_read_raises(
+        self, ground: DriverGround, driver: Driver, ready: Pod
+    ) -> None:
         with ground.unreachable(), pytest.raises(Transient):
             driver.list()
         assert [pod.uid for pod in driver.list().pods] == [ready.uid]
 
     def test_a_pod_that_can_not_be_looked_for_is_not_taken_to_be_gone(
-        self, ground: Ground, driver: Driver, ready: Pod
+        self, ground: DriverGround, driver: Driver, ready: Pod
     ) -> None:
         with ground.unreachable():
             with pytest.raises(Transient):
@@ -376,7 +384,7 @@ class DriverContract:
         assert driver.read(ready.name) is not None
 
     def test_the_cache_needs_no_call_and_says_how_old_it_is(
-        self, ground: Ground, driver: Driver, ready: Pod
+        self, ground: DriverGround, driver: Driver, ready: Pod
     ) -> None:
         driver.list()
         with ground.unreachable():
@@ -394,7 +402,9 @@ class DriverContract:
         with Watcher(driver) as watcher:
             assert watcher.wait_for(Pod, ready.name).uid == ready.uid
 
-    def test_a_watch_tells_a_pods_whole_life(self, ground: Ground, driver: Driver, other: Driver) -> None:
+    def test_a_watch_tells_a_pods_whole_life(
+        self, ground: DriverGround, driver: Driver, other: Driver
+    ) -> None:
         with Watcher(driver) as watcher:
             pod = other.create(ground.spec())
             ready = ground.make_ready(pod)
@@ -408,27 +418,31 @@ class DriverContract:
             gone = watcher.wait_for(Gone, pod.name)
         assert gone == Gone(name=pod.name, uid=pod.uid)
 
-    def test_a_watch_tells_that_a_container_died(self, ground: Ground, driver: Driver, ready: Pod) -> None:
+    def test_a_watch_tells_that_a_container_died(
+        self, ground: DriverGround, driver: Driver, ready: Pod
+    ) -> None:
         with Watcher(driver) as watcher:
-            watcher.wait_for(Pod, ready.name, phase=Phase.RUNNING)
+            watcher.wait_for(Pod, ready.name, phase=PodPhase.RUNNING)
             ground.make_container_die(ready)
-            watcher.wait_for(Pod, ready.name, phase=Phase.ENDED)
+            watcher.wait_for(Pod, ready.name, phase=PodPhase.ENDED)
 
-    def test_several_watches_tell_the_same(self, ground: Ground, driver: Driver, other: Driver) -> None:
+    def test_several_watches_tell_the_same(self, ground: DriverGround, driver: Driver, other: Driver) -> None:
         with Watcher(driver) as one, Watcher(other) as two:
             pod = ground.make_ready(driver.create(ground.spec()))
             assert one.wait_for(Pod, pod.name).uid == two.wait_for(Pod, pod.name).uid
             driver.delete(pod.name, pod.uid, grace_s=0)
             assert one.wait_for(Gone, pod.name) == two.wait_for(Gone, pod.name)
 
-    def test_a_watch_keeps_the_cache_young(self, ground: Ground, driver: Driver, other: Driver) -> None:
+    def test_a_watch_keeps_the_cache_young(self, ground: DriverGround, driver: Driver, other: Driver) -> None:
         with Watcher(driver):
             pod = other.create(ground.spec())
             eventually(lambda: [seen.uid for seen in driver.cached().pods] == [pod.uid])
 
     # Companions
 
-    def test_companions_without_a_pod_are_found_and_removed(self, ground: Ground, driver: Driver) -> None:
+    def test_companions_without_a_pod_are_found_and_removed(
+        self, ground: DriverGround, driver: Driver
+    ) -> None:
         ground.leave_companions("w-lost")
         assert driver.companions() == ("w-lost",)
         driver.delete_companions("w-lost")
@@ -438,7 +452,7 @@ class DriverContract:
         driver.delete_companions("w-never")
 
 
-def _read_if(driver: Driver, name: str, phase: Phase) -> Pod | None:
+def _read_if(driver: Driver, name: str, phase: PodPhase) -> Pod | None:
     pod = driver.read(name)
     return pod if pod is not None and pod.phase is phase else None
 

@@ -18,9 +18,9 @@ import pytest
 from sqlalchemy import select
 
 from pool.client import Pool, Worker
+from pool.core.settings import Profile
+from pool.core.states import LIVE, State
 from pool.drivers.port import LABEL_BUSY, NOTE_DO_NOT_DISRUPT, Driver, Pod
-from pool.settings import Profile
-from pool.states import LIVE, State
 from pool.store import schema
 from tests.support.local_ground import MASTER_KEY, call
 from tests.support.postgres_server import PostgresServer

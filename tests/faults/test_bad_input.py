@@ -20,6 +20,7 @@ from sqlalchemy import func, select
 from pool.client.messages import Message
 from pool.store import schema
 from pool.store.engine import Tx
+from tests.support.postgres_server import PostgresServer
 from tests.support.system import EVERYTHING, Service, System
 from tests.support.waiting import eventually
 
@@ -52,9 +53,10 @@ IDS = frozenset({"request_id", "claim_id", "claim_ids"})
 
 
 @pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+def system(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer) -> Iterator[System]:
     folder: Path = tmp_path_factory.mktemp("system")
-    with System(folder, settings={"profiles": {"default": {"warm_target": 2}}}) as made:
+    url = postgres.create_database("bad_input")
+    with System(folder, url, settings={"profiles": {"default": {"warm_target": 2}}}) as made:
         made.run(*EVERYTHING).wait_idle(2)
         yield made
 

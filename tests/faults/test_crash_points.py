@@ -11,20 +11,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from pool.deps import Broker, WorkerApi
+from pool.broker.locks import Locks
 from pool.drivers.port import Driver
-from pool.locks import Locks
+from pool.lifecycle.deps import Broker, WorkerApi
 from pool.passes import PASSES
 from pool.store import Store
 from tasks.options import ROUTES
 from tests.support.crash_points import HEADING, Tried, a_life, beginning, crash_points
 from tests.support.failing import CASES, NO_CALLS, Plan, failing
-from tests.support.postgres_server import empty
 from tests.support.scripts import SCRIPTS, warm
-from tests.support.snapshots import memory_store
 
 LONG = bool(os.environ.get("WARMPOOL_TEST_LONG"))
-SQLITE_EVERY, POSTGRES_EVERY = (1, 7) if LONG else (29, 397)
+EVERY = 1 if LONG else 29
 
 _table: list[Tried] = []
 
@@ -44,28 +42,11 @@ pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.timeout(1800 if LONG
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_every_crash_point_converges(name: str) -> None:
-    store = memory_store()
-    try:
-        tried = crash_points(SCRIPTS[name], beginning(SCRIPTS[name], store), every=SQLITE_EVERY)
-    finally:
-        store.close()
+def test_every_crash_point_converges(name: str, store: Store) -> None:
+    tried = crash_points(SCRIPTS[name], beginning(SCRIPTS[name], store), every=EVERY)
     _table.append(tried)
     assert not tried.failures, "\n".join(tried.failures)
     assert tried.calls
-
-
-def test_crash_points_converge_on_postgres(one_postgres: Store) -> None:
-    """A part of them: the verbs are the same, and the SQL has a contract suite of its own."""
-    failures = []
-    for script in SCRIPTS.values():
-        empty(one_postgres)
-        begin = beginning(script, one_postgres)
-        tried = crash_points(script, begin, every=POSTGRES_EVERY)
-        tried.script = f"{script.name[:29]}, on Postgres"
-        _table.append(tried)
-        failures += tried.failures
-    assert not failures, "\n".join(failures)
 
 
 def test_every_call_that_the_pool_can_make_has_its_cases() -> None:
@@ -77,11 +58,10 @@ def test_every_call_that_the_pool_can_make_has_its_cases() -> None:
         for name, _ in inspect.getmembers(kind, inspect.isfunction)
         if not name.startswith("_")
     }
-    # A lock is taken and given back in one statement of the port; what is asked of a store is a call by itself on Postgres.
+    # A lock is taken and given back in one statement of the port; what is asked of a store is a read.
     assert methods - {"locks.taken", "store.ask"} == (CASES.keys() | NO_CALLS) - {
         "locks.take",
         "locks.release",
-        "store.call",
     }
 
 
@@ -90,18 +70,15 @@ def test_every_pass_and_every_task_has_a_script() -> None:
     assert {f"pool.{name}" for name in PASSES} | ROUTES.keys() == covered
 
 
-def test_a_call_of_an_unknown_kind_is_an_error() -> None:
-    store = memory_store()
+def test_a_call_of_an_unknown_kind_is_an_error(store: Store) -> None:
     life = a_life(store)
     life.world.deps = failing(life.world.deps, Plan())
     with pytest.raises(AssertionError, match=r"nobody has said how driver\.drain_events can fail"):
         life.world.deps.driver.drain_events()  # type: ignore[attr-defined]
-    store.close()
 
 
-def test_what_is_left_behind_is_seen() -> None:
+def test_what_is_left_behind_is_seen(store: Store) -> None:
     """The end that all cases are held to can be missed: each of these is."""
-    store = memory_store()
     life = a_life(store)
     warm(life)
     life.round(4)
@@ -110,6 +87,5 @@ def test_what_is_left_behind_is_seen() -> None:
     life.world.warm(1)
     life.world.driver.take_away(next(iter(life.world.driver.pods)))
     left = " ".join(life.unsettled())
-    store.close()
     for word in ("companions of w-left", "its pod is None", "3 of 2 default are warm"):
         assert word in left

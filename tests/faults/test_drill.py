@@ -17,21 +17,22 @@ import pytest
 from playwright.sync_api import Browser
 from redis import Redis
 
-from pool import operating
 from pool.client import Pool
-from pool.ids import ProfileName
-from pool.operating import Operator
-from pool.periods import PERIODS_S
-from pool.states import State
+from pool.core.ids import ProfileName
+from pool.core.periods import PERIODS_S
+from pool.core.states import State
+from pool.ops import operating
+from pool.ops.operating import Operator
 from tests.support.browser import chromium
 from tests.support.drilling import Drill, Row, printed
 from tests.support.fault_proxy import FaultProxy
 from tests.support.hollow_kubelet import HollowKubelet
 from tests.support.kube_any import RBAC
 from tests.support.kube_binaries import Missing
-from tests.support.kube_cluster import KubeCluster, Part
+from tests.support.kube_cluster import ClusterPart, KubeCluster
 from tests.support.kube_ground import KubeGround, rules
 from tests.support.local_ground import MASTER_KEY
+from tests.support.postgres_server import PostgresServer
 from tests.support.prometheus import command
 from tests.support.system import EVERYTHING, System
 from tests.support.waiting import eventually
@@ -63,12 +64,13 @@ def rows() -> Iterator[list[Row]]:
 
 
 @pytest.fixture
-def drill(tmp_path: Path, browser: Browser, rows: list[Row]) -> Iterator[Opening]:
+def drill(tmp_path: Path, browser: Browser, rows: list[Row], postgres: PostgresServer) -> Iterator[Opening]:
     command("prometheus")
     with ExitStack() as stack:
 
         def made(settings: dict[str, Any]) -> Drill:
-            system = stack.enter_context(System(tmp_path / "pool", settings=settings, measured=True))
+            url = postgres.create_database(tmp_path.name)
+            system = stack.enter_context(System(tmp_path / "pool", url, settings=settings, measured=True))
             system.run(*EVERYTHING, "exporter")
             return stack.enter_context(Drill(system, browser, tmp_path, rows))
 
@@ -98,7 +100,7 @@ def test_an_emptied_redis_and_the_pool_goes_on(drill: Opening) -> None:
     with Redis.from_url(at.system.redis.url) as redis:
         redis.flushall()
     at.seen(
-        "an emptied Redis", "FLUSHALL", worry="broker_emptied", text="Redis lost all that was in it",
+        "an emptied Redis", "FLUSHALL", worry="broker_emptied", text="Redis lost all its data",
         alert="WarmpoolBrokerEmptied", period_s=PERIODS_S["reap"],
     )  # fmt: skip
     with Pool(at.system.redis.url, name="drill") as pool, pool.acquire("acme", wait_s=30) as held:
@@ -116,7 +118,7 @@ def test_a_leak_of_fifty_idle_workers(drill: Opening) -> None:
     operating.set_warm(at.system.store, ProfileName("default"), 0, SOMEBODY)
     at.seen(
         "an idle leak of 50", "reap paused, target set to 0", worry="idle_overdue:default",
-        text="profile default has 50 idle above its target", alert="WarmpoolIdleOverdue", period_s=PERIODS_S["reap"],
+        text="profile default has 50 workers idle above its warm target", alert="WarmpoolIdleOverdue", period_s=PERIODS_S["reap"],
     )  # fmt: skip
     assert at.system.count(State.IDLE) == LEAK
     [seen] = at.prometheus.query('warmpool_idle_overdue{kind="surplus"}')
@@ -129,7 +131,7 @@ def test_a_leak_of_fifty_idle_workers(drill: Opening) -> None:
 def test_a_missing_verb(drill: Opening) -> None:
     """On a real API server, under the Role that the chart gives; one verb is taken out of it while the pool runs."""
     try:
-        cluster = KubeCluster(Part.CONTROLLERS, Part.SCHEDULER)
+        cluster = KubeCluster(ClusterPart.CONTROLLERS, ClusterPart.SCHEDULER)
     except Missing as exc:
         pytest.fail(str(exc)) if os.environ.get("CI") else pytest.skip(str(exc))
     with cluster, HollowKubelet(cluster) as kubelet, FaultProxy(cluster.access) as proxy:
@@ -143,7 +145,7 @@ def test_a_missing_verb(drill: Opening) -> None:
         with Pool(at.system.redis.url, name="drill") as pool, pool.acquire("acme", wait_s=30):
             at.seen(
                 "a missing RBAC verb", "patch pods taken out of the Role", worry="forbidden:patch pods",
-                text="the API server forbids us to patch pods", alert="WarmpoolApiForbidden", period_s=PERIODS_S["guard_disruption"],
+                text="the API server forbids `patch pods`", alert="WarmpoolApiForbidden", period_s=PERIODS_S["guard_disruption"],
             )  # fmt: skip
             assert at.labels("WarmpoolApiForbidden", "verb") == {"patch"}
             eventually(lambda: "unprotected" in at.worries(), within_s=60)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from pool.signing import REPLY_PREFIX
+from pool.core.names import REPLY_PREFIX
 from pool.store import passes, schema
 from tests.support.hostile import INTERNAL_TASKS, QUEUES
 from tests.support.hostile_draft import Draft, Splice, deep, digits

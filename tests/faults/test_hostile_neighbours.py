@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import insert
 
 from pool.client import Pool
-from pool.signing import queue_of
+from pool.core.names import queue_of
 from pool.store import schema
 from pool.store.sql import now
 from tests.support.pushing import Sender

@@ -13,7 +13,7 @@ from sqlalchemy import insert, select
 from pool.store import now, passes, schema
 from pool.store.sql import plus
 from tests.support.postgres_server import PostgresServer
-from tests.support.system import Part, Service, System
+from tests.support.system import Service, System, SystemPart
 from tests.support.thread_kill import kill_thread, killable
 from tests.support.waiting import eventually
 
@@ -47,7 +47,7 @@ def service(system: System) -> Iterator[Service]:
     made.close()
 
 
-def restarts(part: Part, thread: str) -> float:
+def restarts(part: SystemPart, thread: str) -> float:
     """What the process itself counts; -1 while it does not answer."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{part.metrics_port}/metrics", timeout=5) as page:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from pool.periods import PERIODS_S, lock_ttl_s
+from pool.core.periods import PERIODS_S, lock_ttl_s
 from pool.store import passes
 from tests.support.postgres_server import PostgresServer
 from tests.support.system import EVERYTHING, Load, System
@@ -34,7 +34,6 @@ pytestmark = pytest.mark.timeout(3600 if LONG else 300)
 
 @pytest.fixture
 def system(tmp_path: Path, postgres: PostgresServer) -> Iterator[System]:
-    """On Postgres: a process that is frozen inside a transaction of SQLite's stops every other writer."""
     url = postgres.create_database("lock_losses")
     with System(tmp_path, url, settings={"profiles": {"default": {"warm_target": 4, "grace_s": 2}}}) as made:
         made.run(*EVERYTHING, "passes-2", "beat-2").wait_idle(4)
@@ -97,9 +96,8 @@ class Robber:
         before = self._success_of(name)
         part.send(signal.SIGSTOP)
         try:
-            eventually(
-                lambda: self._moved_on(name, before), within_s=lock_ttl_s(name) + 2 * PERIODS_S[name] + 60
-            )
+            limit_s = lock_ttl_s(name) + 2 * PERIODS_S[name] + 60
+            eventually(lambda: self._moved_on(name, before), within_s=limit_s, every_s=0.2)
         finally:
             part.send(signal.SIGCONT)
         self.losses["frozen"] += 1
@@ -133,7 +131,7 @@ class Robber:
 
     def _moved_on(self, name: str, before: Any) -> bool:
         self._look()
-        return self._success_of(name) != before
+        return bool(self._success_of(name) != before)
 
     def _success_of(self, name: str) -> Any:
         with self._system.store.read() as tx:

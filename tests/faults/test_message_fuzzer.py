@@ -15,7 +15,7 @@ import pytest
 import redis
 from sqlalchemy import select
 
-from pool.signing import OrgKey
+from pool.core.signing import OrgKey
 from pool.store import schema
 from tests.support.honest import Honest, worst
 from tests.support.hostile import Attacker, Hostile, Loot
@@ -33,8 +33,10 @@ WORKERS = CALLERS + 2
 BURST = 40
 # More than this on the queue and the honest wait for the attacker's bandwidth, not for the pool.
 MOST_QUEUED = 200
-# `make proof` has the machine to itself; in `make test` three files share its two cores.
+# `make proof` has the machine to itself; in `make test` four files share its two cores.
 LATE_S = 2.0 if LONG else 6.0
+# Of each caller, between two rounds: without it the queues are never empty.
+PAUSE_S = 0.25
 SHOWN = 5
 ATTACKER, HONEST = "attacker", "honest"
 
@@ -42,7 +44,7 @@ pytestmark = pytest.mark.timeout(3600 if LONG else 240)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
+class FuzzerGround:
     """A running pool and the keys of its two orgs, if requests are signed."""
 
     system: System
@@ -50,7 +52,9 @@ class Ground:
 
 
 @pytest.fixture(params=["signed", "unsigned"])
-def ground(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+def ground(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[FuzzerGround]:
     signed = request.param == "signed"
     url = request.getfixturevalue("postgres").create_database(f"fuzzed_{request.param}")
     settings = {
@@ -62,12 +66,15 @@ def ground(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         for org in (HONEST, ATTACKER):
             made.command("org", "set", org)
         made.run(*EVERYTHING).wait_idle(WORKERS)
-        yield Ground(system=made, keys={org: key_of(org) for org in (HONEST, ATTACKER)} if signed else {})
+        yield FuzzerGround(
+            system=made, keys={org: key_of(org) for org in (HONEST, ATTACKER)} if signed else {}
+        )
 
 
-def test_hostile_messages_harm_no_process_no_thread_and_no_other_org(ground: Ground) -> None:
+def test_hostile_messages_harm_no_process_no_thread_and_no_other_org(ground: FuzzerGround) -> None:
     system, standing = ground.system, Standing(ground.system)
-    with Honest(system.redis.url, org=HONEST, key=ground.keys.get(HONEST), threads=CALLERS) as honest:
+    key = ground.keys.get(HONEST)
+    with Honest(system.redis.url, org=HONEST, key=key, threads=CALLERS, pause_s=PAUSE_S) as honest:
         calm = worst(honest.goes_on(300))
         mark, storm = honest.mark(), Storm(ground, honest)
         try:
@@ -93,7 +100,7 @@ def test_hostile_messages_harm_no_process_no_thread_and_no_other_org(ground: Gro
 class Storm:
     """Pushes messages in bursts, as fast as the pool takes them."""
 
-    def __init__(self, ground: Ground, honest: Honest) -> None:
+    def __init__(self, ground: FuzzerGround, honest: Honest) -> None:
         self._system, self._honest = ground.system, honest
         self._redis = redis.Redis.from_url(ground.system.redis.url)
         loot = Loot(org=HONEST, addresses=[honest.address])

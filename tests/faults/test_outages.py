@@ -14,8 +14,9 @@ import pytest
 from sqlalchemy import select
 
 from pool.client import Pool
-from pool.states import State
+from pool.core.states import State
 from pool.store import passes, schema
+from tests.support.postgres_server import PostgresServer
 from tests.support.system import EVERYTHING, System
 from tests.support.waiting import eventually
 
@@ -27,8 +28,9 @@ pytestmark = pytest.mark.timeout(600 if LONG else 300)
 
 
 @pytest.fixture
-def system(tmp_path: Path) -> Iterator[System]:
-    with System(tmp_path, settings={"profiles": {"default": {"warm_target": 3, "grace_s": 2}}}) as made:
+def system(tmp_path: Path, postgres: PostgresServer) -> Iterator[System]:
+    url = postgres.create_database(tmp_path.name)
+    with System(tmp_path, url, settings={"profiles": {"default": {"warm_target": 3, "grace_s": 2}}}) as made:
         made.run(*EVERYTHING).wait_idle(3)
         yield made
 

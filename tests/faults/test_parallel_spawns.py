@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from pool.ids import RandomIds
-from pool.profiles import revision
-from pool.records import By
-from pool.settings import Profile
-from pool.states import State
+from pool.core.ids import RandomIds
+from pool.core.profiles import revision
+from pool.core.records import By
+from pool.core.settings import Profile
+from pool.core.states import MoveReason, State
 from pool.store import orgs, workers
 from tests.support.opened_files import OpenedFiles
+from tests.support.postgres_server import PostgresServer
 from tests.support.system import Insider, System
 from tests.support.waiting import eventually
 
@@ -23,12 +24,12 @@ SPAWNS, THREADS = 30, 12
 
 
 @pytest.fixture
-def system(tmp_path: Path) -> Iterator[System]:
+def system(tmp_path: Path, postgres: PostgresServer) -> Iterator[System]:
     settings = {
         "pool": {"fleet_threads": THREADS, "call_timeout_s": 30, "visibility_timeout_s": 120},
         "profiles": {"default": {"warm_target": 0, "grace_s": 1}},
     }
-    with System(tmp_path, settings=settings) as made:
+    with System(tmp_path, postgres.create_database(tmp_path.name), settings=settings) as made:
         made.run("fleet")
         yield made
 
@@ -39,7 +40,7 @@ def test_slow_creates_run_in_parallel_and_never_exceed_the_configured_number(sys
     profile = Profile(grace_s=1)
     with system.store.write() as tx:
         orgs.take_slots(tx, SPAWNS, 0)
-        workers.insert_slots(tx, profile, revision(profile), ids, By(who="test", why="test"))
+        workers.insert_slots(tx, profile, revision(profile), ids, By(who="test", reason=MoveReason.DEMAND))
     insider = Insider(system)
     with _held_up(system, ids) as pods, OpenedFiles(pods) as opened:
 

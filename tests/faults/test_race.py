@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.race import Hold, Race, violations
-from pool.ids import WorkerId
-from pool.states import State
+from bench.race import Race, RaceHold, violations
+from pool.core.ids import WorkerId
+from pool.core.states import MoveReason, State
 from pool.store.journal import Entry
 
 NOON = datetime(2031, 5, 1, 12, tzinfo=UTC)
@@ -27,12 +27,12 @@ def entry(
 ) -> Entry:
     return Entry(
         id=number, at=NOON + timedelta(seconds=number), worker_id=WorkerId(worker), from_state=None, to_state=to,
-        epoch=epoch, org=org if epoch else None, claim_id=claim_id, who="test", why="test",
+        epoch=epoch, org=org if epoch else None, claim_id=claim_id, who="test", reason=MoveReason.CLAIMED, detail="",
     )  # fmt: skip
 
 
-def hold(claim_id: str, epoch: int, begun: float, ended: float, *, worker: str = "w-1") -> Hold:
-    return Hold(
+def hold(claim_id: str, epoch: int, begun: float, ended: float, *, worker: str = "w-1") -> RaceHold:
+    return RaceHold(
         claim_id=claim_id, worker_id=worker, epoch=epoch, org="acme", source="warm", asked=begun, begun=begun,
         ended=ended, outcome="released",
     )  # fmt: skip
@@ -83,7 +83,7 @@ def test_the_judge_finds_nothing_in_a_clean_race() -> None:
     ],
 )  # fmt: skip
 def test_the_judge_sees_every_way_in_which_the_promise_can_break(
-    entries: list[Entry], holds: list[Hold], said: str
+    entries: list[Entry], holds: list[RaceHold], said: str
 ) -> None:
     found = violations(entries, holds)
     assert any(said in sentence for sentence in found), found

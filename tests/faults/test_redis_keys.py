@@ -7,11 +7,13 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 
-from pool.signing import REPLY_PREFIX
+from pool.core.names import REPLY_PREFIX
+from tests.support.postgres_server import PostgresServer
 from tests.support.system import EVERYTHING, Service, System
 from tests.support.waiting import eventually
 
@@ -39,8 +41,9 @@ EXPIRING = {
 
 
 @pytest.fixture
-def system(tmp_path: Path) -> Iterator[System]:
-    with System(tmp_path, settings={"profiles": {"default": {"warm_target": 2, "grace_s": 1}}}) as made:
+def system(tmp_path: Path, postgres: PostgresServer) -> Iterator[System]:
+    url = postgres.create_database(tmp_path.name)
+    with System(tmp_path, url, settings={"profiles": {"default": {"warm_target": 2, "grace_s": 1}}}) as made:
         yield made
 
 
@@ -66,7 +69,7 @@ def _storm(system: System) -> None:
     try:
         for number in range(CLIENTS):
             kwargs = {"org": f"org-{number % 7}", "wait_s": 1 if number % 50 == 0 else 0, "lease_s": 5}
-            sent = {"queue": "acquire"}
+            sent: dict[str, Any] = {"queue": "acquire"}
             if number % 2:
                 sent["reply_to"] = f"{REPLY_PREFIX}dead-{number}"
             service.app.send_task("pool.acquire", kwargs=kwargs, **sent)

@@ -12,8 +12,9 @@ import redis
 
 from pool.passes import PASSES
 from pool.store import now, passes
-from tasks.ticks import HEADER
+from tasks.worker.ticks import HEADER
 from tests.support.clock_skew import skewed
+from tests.support.postgres_server import PostgresServer
 from tests.support.system import EVERYTHING, Insider, System
 from tests.support.waiting import eventually
 
@@ -26,8 +27,9 @@ QUICK = ("guard_disruption", "reap", "reconcile_warm")
 
 
 @pytest.fixture
-def system(tmp_path: Path) -> Iterator[System]:
-    with System(tmp_path, settings={"profiles": {"default": {"warm_target": 1, "grace_s": 1}}}) as made:
+def system(tmp_path: Path, postgres: PostgresServer) -> Iterator[System]:
+    url = postgres.create_database(tmp_path.name)
+    with System(tmp_path, url, settings={"profiles": {"default": {"warm_target": 1, "grace_s": 1}}}) as made:
         yield made
 
 

@@ -13,21 +13,21 @@ from redis import Redis
 from sqlalchemy import insert, update
 from structlog.testing import capture_logs
 
-from pool import answering, claiming, observing
-from pool.clock import SystemClock
+from pool.core.clock import SystemClock
+from pool.core.errors import BrokenPromise, Refused, Transient
+from pool.core.ids import ProfileName, RequestPk, WorkerId
+from pool.core.records import ReplyTo
+from pool.core.signing import InternalTasks
+from pool.core.states import MoveReason, State
 from pool.drivers.port import Gone, Pod
-from pool.errors import BrokenPromise, Refused, Transient
-from pool.ids import RequestPk, WorkerId
+from pool.lifecycle import answering, claiming, effects, observing
 from pool.metrics import Metrics
 from pool.passes import fallback
-from pool.records import ReplyTo
-from pool.signing import InternalTasks
-from pool.states import State
-from pool.store import Store, deeds, now, passes, schema
+from pool.store import Store, deeds, now, passes, requests, rules, schema
 from pool.store.sql import plus
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
-from tests.support.world import HeldMessages, World, some_settings
+from tests.support.world import HeldMessages, World
 
 BAD_IDS = ["", "\0", "\ud800"]
 
@@ -69,7 +69,7 @@ def entries(world: World, what: str = "answer_undeliverable") -> list[Any]:
 
 
 def left_out(world: World, item: str) -> float:
-    return world.deps.metrics.items_left_out.labels(item)._value.get()
+    return float(world.deps.metrics.items_left_out.labels(item)._value.get())
 
 
 @pytest.mark.parametrize("task_id", BAD_IDS)
@@ -144,7 +144,7 @@ def test_answer_that_breaks_a_promise_is_logged_as_an_error_and_stops_no_other(w
         tx.execute(update(schema.requests).where(schema.requests.c.pk == bad).values(replied_at=None))
     good = older_row(world, "r-good", replies=[["t-good", ""]])
     with capture_logs() as logged:
-        answering.deliver(world.deps, [RequestPk(bad)])
+        assert effects.deliver_unreplied(world.deps, RequestPk(bad)) == 1
         assert claiming.time_out(world.deps, good)
     (line,) = [one for one in logged if one["event"] == "item_left_out"]
     assert line["log_level"] == "error"
@@ -161,19 +161,22 @@ def test_matching_that_fails_keeps_no_answer_back(world: World, monkeypatch: pyt
         R = schema.requests
         refused = {"state": "refused", "reason": "cancelled", "detail": "", "decided_at": now(tx)}
         tx.execute(update(R).where(R.c.pk == pk).values(**refused))
-    monkeypatch.setattr(answering, "match_org", breaks)
-    after = answering.After(answers=[pk])
-    after.freed.add("acme")  # type: ignore[arg-type]
-    answering.carry_out(world.deps, after)
+    with world.store.read() as tx:
+        request = requests.get(tx, pk)
+        assert request is not None
+        decision = answering.of_row(tx, request)
+    assert decision is not None
+    monkeypatch.setattr(rules, "call", breaks)
+    effects.finish(world.deps, effects.Effects(decided=[decision], again={ProfileName("default")}))
     assert world.broker.answers_for("t-1")
+    assert left_out(world, "match") == 1
 
 
 @pytest.mark.parametrize("text", ["a\0b", "half \ud800 a character", "é ok", "x" * 100_000])
 def test_audit_entry_is_written_whatever_its_text(store: Store, text: str) -> None:
-    from pool.records import By
 
     with store.write() as tx:
-        deeds.record(tx, "request_refused", text, By(who=f"caller {text}", why=text))
+        deeds.record(tx, "request_refused", text, who=f"caller {text}", why=text)
     with store.read() as tx:
         (deed,) = deeds.latest(tx, limit=5, refused=5)
         assert deeds.of(tx, text) == [deed]
@@ -181,9 +184,13 @@ def test_audit_entry_is_written_whatever_its_text(store: Store, text: str) -> No
     assert len(deed.why) <= 4000
 
 
-def test_move_is_journalled_whatever_the_pod_says(world: World) -> None:
+@pytest.mark.parametrize("claimed", [False, True])
+def test_move_is_journalled_whatever_the_pod_says(world: World, claimed: bool) -> None:
     (worker,) = world.warm(1)
-    observing.lose(world.deps, world.worker(worker), "its container said \0 and \ud800")
+    if claimed:
+        world.granted("acme")
+    lost = world.deps.by(MoveReason.CONTAINER_ENDED, "its container said \0 and \ud800")
+    observing.lose(world.deps, world.worker(worker), lost)
     assert world.state_of(worker) is State.LOST
 
 
@@ -225,7 +232,7 @@ def test_activation_that_raises_anything_fails_at_once_and_its_request_is_answer
 
     world.profile(activation_path="/activate")
     world.configure(activation_tries=1)
-    world.deps = replace(world.deps, worker_api=Bad())  # type: ignore[arg-type]
+    world.deps = replace(world.deps, worker_api=Bad())
     world.warm(1)
     task_id = world.waits()
     world.deliver("pool.activate")
@@ -304,7 +311,7 @@ class Background:
     """Timers on a thread of their own, and what they left out."""
 
     def __init__(self) -> None:
-        from pool.threads import Threads
+        from pool.core.threads import Threads
         from tasks.background import Timers
 
         self.metrics = Metrics()
@@ -381,17 +388,18 @@ def redis_server() -> Iterator[RedisServer]:
 @pytest.fixture
 def broker(redis_server: RedisServer, background: Background) -> Iterator[Any]:
     """The real one, on a real Redis."""
-    from tasks.broker import CeleryBroker
+    from tasks.sending import CeleryBroker
 
     app = Celery(
         "test",
         broker=redis_server.url,
-        backend=f"tasks.replies:ReplyBackend+{redis_server.url}",
+        backend=f"tasks.lane.replies:ReplyBackend+{redis_server.url}",
         set_as_current=False,
     )
     made = CeleryBroker(
         app,
-        some_settings(broker_url=redis_server.url),
+        redis_server.url,
+        "test",
         background.timers,
         background.threads,
         InternalTasks.of([b"m" * 32]).sign,

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from pool import reporting
+from pool.core.states import State
+from pool.ops import reporting
 from pool.passes.reap import DELETE_GRACE_S
-from pool.states import State
 from pool.store import Store
-from pool.store.looking import Wanted
-from tests.support.board_client import Client
+from pool.store.looking import ListFilter
+from tests.support.board_client import BoardClient
 from tests.support.board_server import PASSWORD, BoardServer
 from tests.support.busy_hour import many
 from tests.support.waiting import eventually
@@ -44,11 +44,11 @@ def test_the_json_is_what_the_cli_prints(world: World, board: BoardServer) -> No
     world.waits("bolt", request_id="r/1", profile="default", wait_s=60) if not world.workers(
         State.IDLE
     ) else None
-    client, settings = Client(board), world.deps.settings
+    client, settings = BoardClient(board), world.deps.settings
     assert _steady(client.json("/api/status")) == _steady(reporting.status(world.store, settings))
     for kind in reporting.KINDS:
         assert _steady(client.json(f"/api/get/{kind}")) == _steady(
-            reporting.table(world.store, settings, kind, Wanted())
+            reporting.table(world.store, settings, kind, ListFilter())
         )
     assert [w["id"] for w in client.json("/api/get/workers?state=hot&org=acme")] == [got.worker_id]
     assert client.json(f"/api/explain/worker/{got.worker_id}")["story"][-1]["org"] == "acme"
@@ -61,7 +61,7 @@ def test_the_json_is_what_the_cli_prints(world: World, board: BoardServer) -> No
 
 def test_without_signing_in_nothing_can_be_done(world: World, board: BoardServer) -> None:
     [idle] = world.warm(1)
-    client = Client(board)
+    client = BoardClient(board)
     for path in (f"/act/workers/{idle}/drain", f"/act/workers/{idle}/retire", "/act/passes/reap/pause"):
         assert client.ask("GET", path).headers.get("location", "").startswith("/sign-in?next=")
         assert client.post(path, {"token": "x"}) == 303
@@ -73,7 +73,7 @@ def test_without_signing_in_nothing_can_be_done(world: World, board: BoardServer
 
 def test_an_action_is_asked_for_first_and_the_journal_says_who(world: World, board: BoardServer) -> None:
     [idle] = world.warm(1)
-    client = Client(board)
+    client = BoardClient(board)
     client.sign_in()
     path = f"/act/workers/{idle}/drain"
     status, page = client.get(path)
@@ -82,10 +82,8 @@ def test_an_action_is_asked_for_first_and_the_journal_says_who(world: World, boa
     assert world.state_of(idle) is State.IDLE
     assert client.post(path, {"token": client.token(path), "why": "too old"}) == 303
     assert world.state_of(idle) is State.DRAINING
-    assert (world.rows("journal")[-1].who, world.rows("journal")[-1].why) == (
-        "alice (board)",
-        "drained: too old",
-    )
+    last = world.rows("journal")[-1]
+    assert (last.who, last.reason, last.detail) == ("alice (board)", "drained", "too old")
     world.pass_time(DELETE_GRACE_S + 1)
     world.run_pass("reap")
     world.settle()
@@ -95,7 +93,7 @@ def test_an_action_is_asked_for_first_and_the_journal_says_who(world: World, boa
 def test_a_retirement_ends_a_claim_and_a_drain_does_not(world: World, board: BoardServer) -> None:
     world.warm(2)
     one, two = world.granted("acme"), world.granted("acme")
-    client = Client(board)
+    client = BoardClient(board)
     client.sign_in("bob")
     for got, verb in ((one, "drain"), (two, "retire")):
         path = f"/act/workers/{got.worker_id}/{verb}"
@@ -106,7 +104,7 @@ def test_a_retirement_ends_a_claim_and_a_drain_does_not(world: World, board: Boa
 
 
 def test_a_pass_is_paused_and_resumed_by_name(world: World, board: BoardServer) -> None:
-    client = Client(board)
+    client = BoardClient(board)
     client.sign_in()
     for verb, paused in (("pause", True), ("resume", False)):
         path = f"/act/passes/reap/{verb}"
@@ -120,7 +118,7 @@ def test_a_pass_is_paused_and_resumed_by_name(world: World, board: BoardServer) 
 
 def test_a_form_from_elsewhere_is_refused(world: World, board: BoardServer) -> None:
     [idle] = world.warm(1)
-    alice, mallory = Client(board), Client(board)
+    alice, mallory = BoardClient(board), BoardClient(board)
     alice.sign_in()
     mallory.sign_in("mallory")
     path = f"/act/workers/{idle}/drain"
@@ -138,7 +136,7 @@ def test_a_form_from_elsewhere_is_refused(world: World, board: BoardServer) -> N
 
 def test_a_form_without_end_is_not_read_to_its_end(world: World, board: BoardServer) -> None:
     [idle] = world.warm(1)
-    client = Client(board)
+    client = BoardClient(board)
     client.sign_in()
     path = f"/act/workers/{idle}/drain"
     answer = client.ask("POST", path, {"token": client.token(path), "why": "x" * 20_000})
@@ -148,22 +146,22 @@ def test_a_form_without_end_is_not_read_to_its_end(world: World, board: BoardSer
 
 def test_a_list_has_an_end(world: World, board: BoardServer, monkeypatch: pytest.MonkeyPatch) -> None:
     world.warm(3)
-    monkeypatch.setattr("pool.board.pages.MOST_ROWS", 2)
-    assert len(Client(board).json("/api/get/workers?limit=100000")) == 2
-    assert len(Client(board).json("/api/get/workers?limit=1")) == 1
+    monkeypatch.setattr("pool.ops.board.pages.MOST_ROWS", 2)
+    assert len(BoardClient(board).json("/api/get/workers?limit=100000")) == 2
+    assert len(BoardClient(board).json("/api/get/workers?limit=1")) == 1
 
 
-def test_a_password_in_a_header_may_only_look(sqlite_store: Store) -> None:
-    world = World(sqlite_store)
+def test_a_password_in_a_header_may_only_look(store: Store) -> None:
+    world = World(store)
     with BoardServer(world, host="0.0.0.0") as board:
         asked = {"Authorization": "Basic YWxpY2U6b3BlbiBzZXNhbWU="}
-        assert Client(board).get("/api/status", **asked)[0] == 200
-        answer = Client(board).ask("POST", "/sign-out", {}, **asked)
+        assert BoardClient(board).get("/api/status", **asked)[0] == 200
+        answer = BoardClient(board).ask("POST", "/sign-out", {}, **asked)
         assert (answer.status, answer.headers.get("location")) == (303, "/sign-in")
 
 
 def test_every_answer_has_its_headers_and_other_names_are_not_ours(world: World, board: BoardServer) -> None:
-    client = Client(board)
+    client = BoardClient(board)
     for path in ("/", "/api/status", "/static/board.js", "/nothing", "/healthz", "/sign-in"):
         answer = client.ask("GET", path)
         body = answer.text
@@ -182,10 +180,10 @@ def test_every_answer_has_its_headers_and_other_names_are_not_ours(world: World,
     assert "samesite=strict" in answer.headers.get("set-cookie", "").lower()
 
 
-def test_off_loopback_looking_takes_the_password_too(sqlite_store: Store) -> None:
-    world = World(sqlite_store)
+def test_off_loopback_looking_takes_the_password_too(store: Store) -> None:
+    world = World(store)
     with BoardServer(world, host="0.0.0.0") as board:
-        client = Client(board)
+        client = BoardClient(board)
         assert client.ask("GET", "/").headers.get("location", "") == "/sign-in"
         assert client.get("/api/status")[0] == 401
         assert client.get("/events")[0] == 401
@@ -200,7 +198,7 @@ def test_names_from_outside_are_shown_as_text(world: World, board: BoardServer) 
     world.warm(1)
     got = world.granted("acme")
     path = f"/act/workers/{got.worker_id}/drain"
-    client = Client(board)
+    client = BoardClient(board)
     client.sign_in()
     client.post(path, {"token": client.token(path), "why": "<script>alert(1)</script>"})
     page = client.get(f"/workers/{got.worker_id}")[1]
@@ -209,7 +207,7 @@ def test_names_from_outside_are_shown_as_text(world: World, board: BoardServer) 
     assert "<script>alert" not in client.get("/")[1]
 
 
-class Listener:
+class FeedListener:
     """One browser's stream of events."""
 
     def __init__(self, board: BoardServer) -> None:
@@ -238,13 +236,13 @@ class Listener:
         self._connection.close()
 
 
-def test_many_browsers_cost_one_reading_of_a_fixed_number_of_statements(sqlite_store: Store) -> None:
-    world = World(sqlite_store)
-    many(sqlite_store, 2000)
+def test_many_browsers_cost_one_reading_of_a_fixed_number_of_statements(store: Store) -> None:
+    world = World(store)
+    many(store, 2000)
     statements: list[str] = []
-    event.listen(sqlite_store.engine, "before_cursor_execute", lambda *a: statements.append(a[2]))
+    event.listen(store.engine, "before_cursor_execute", lambda *a: statements.append(a[2]))
     with BoardServer(world) as board:
-        listeners = [Listener(board) for _ in range(5)]
+        listeners = [FeedListener(board) for _ in range(5)]
         eventually(lambda: all(listener.told for listener in listeners), within_s=30)
         eventually(lambda: board.feed.readings >= 3, within_s=30)
         readings, asked = board.feed.readings, len(statements)
@@ -261,30 +259,30 @@ def test_many_browsers_cost_one_reading_of_a_fixed_number_of_statements(sqlite_s
         assert all("cells" not in later or "steps" not in later["cells"] for later in listener.told[1:])
 
 
-def test_nobody_looking_reads_nothing(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pool.board.feed.WANTED_FOR_S", 0.0)
-    monkeypatch.setattr("pool.board.feed.PERIOD_S", 0.01)
-    with BoardServer(World(sqlite_store)) as board:
-        Client(board).json("/api/status")
+def test_nobody_looking_reads_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pool.ops.board.feed.WANTED_FOR_S", 0.0)
+    monkeypatch.setattr("pool.ops.board.feed.PERIOD_S", 0.01)
+    with BoardServer(World(store)) as board:
+        BoardClient(board).json("/api/status")
         eventually(lambda: board.feed._woken.is_set() is False, within_s=30)
         before = board.feed.readings
-        Client(board).get("/healthz")
+        BoardClient(board).get("/healthz")
         assert board.feed.readings == before
 
 
 def test_a_move_reaches_every_browser_as_one_cell(world: World, board: BoardServer) -> None:
     world.warm(3)
-    first, second = Listener(board), Listener(board)
+    first, second = FeedListener(board), FeedListener(board)
     eventually(lambda: first.told and second.told, within_s=30)
     got = world.granted("acme")
 
-    def cells(listener: Listener) -> list[Any]:
+    def cells(listener: FeedListener) -> list[Any]:
         return [c for t in listener.told[1:] for c in t.get("cells", {}).get("set", [])]
 
     eventually(lambda: cells(first) and cells(second), within_s=30)
     [[place, *_]] = cells(first)
     assert board.feed.fleet.at(place).id == got.worker_id
-    assert Client(board).json(f"/fleet/{place}")["page"] == f"/workers/{got.worker_id}"
+    assert BoardClient(board).json(f"/fleet/{place}")["page"] == f"/workers/{got.worker_id}"
     first.close()
     second.close()
 
@@ -292,9 +290,9 @@ def test_a_move_reaches_every_browser_as_one_cell(world: World, board: BoardServ
 def test_a_database_that_does_not_answer_is_told_and_the_board_goes_on(
     world: World, board: BoardServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listener = Listener(board)
+    listener = FeedListener(board)
     eventually(lambda: listener.told, within_s=30)
-    monkeypatch.setattr("pool.board.feed.reporting.status", _raises)
+    monkeypatch.setattr("pool.ops.board.feed.reporting.status", _raises)
     eventually(lambda: any("gone away" in t.get("trouble", "") for t in listener.told), within_s=30)
     monkeypatch.undo()
     eventually(lambda: "trouble" not in listener.told[-1], within_s=30)
@@ -308,5 +306,5 @@ def _raises(*_: object) -> None:
 def test_readers_at_once_share_what_was_read(world: World, board: BoardServer) -> None:
     world.warm(1)
     with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(lambda _: Client(board).json("/api/status")["at"], range(24)))
+        found = list(threads.map(lambda _: BoardClient(board).json("/api/status")["at"], range(24)))
     assert len(set(found)) < 12

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from sqlalchemy import delete
 
-from pool.board import feed as feeding
-from pool.board.feed import Feed, TooMany
-from pool.board.rendering import Links, Templates
-from pool.clock import SystemClock
-from pool.states import State
+from pool.core.clock import SystemClock
+from pool.core.states import State
+from pool.ops.board import feed as feeding
+from pool.ops.board.feed import Feed, TooMany
+from pool.ops.board.rendering import Links, Templates
 from pool.store import Store, deeds, schema
 from tests.support.board_server import BoardServer
 from tests.support.busy_hour import passes_are_well
@@ -23,8 +23,8 @@ from tests.support.world import World
 
 
 @pytest.fixture
-def pool(sqlite_store: Store) -> World:
-    made = World(sqlite_store)
+def pool(store: Store) -> World:
+    made = World(store)
     made.warm(3)
     passes_are_well(made)
     return made
@@ -59,9 +59,9 @@ def test_an_entry_that_is_committed_late_is_seen(pool: World) -> None:
 
 def test_a_flood_of_refused_requests_hides_no_deed(pool: World) -> None:
     with pool.store.write() as tx:
-        deeds.record(tx, "pool_paused", "pool", pool.deps.by("pool paused"))
+        deeds.record(tx, "pool_paused", "pool", who=pool.deps.who, why="pool paused")
         for n in range(50):
-            deeds.record(tx, schema.REQUEST_REFUSED, "no org", pool.deps.by(f"forged {n}"))
+            deeds.record(tx, schema.REQUEST_REFUSED, "no org", who=pool.deps.who, why=f"forged {n}")
 
     async def scene() -> None:
         feed = a_feed(pool)
@@ -136,7 +136,7 @@ def test_more_browsers_than_one_board_serves_are_told_so(
         feed = a_feed(pool)
         async with aclosing(feed.listen()) as listening:
             await heard(listening)
-            with pytest.raises(TooMany, match="1 browsers are the most"):
+            with pytest.raises(TooMany, match="1 browsers are connected"):
                 feed.must_have_room()
         feed.must_have_room()
 
@@ -150,4 +150,4 @@ def test_a_browser_too_many_gets_an_answer(pool: World, monkeypatch: pytest.Monk
     with BoardServer(pool) as board:
         answer = urllib3.request("GET", f"{board.url}/events", retries=False)
         assert answer.status == 503
-        assert b"the most that one board serves" in answer.data
+        assert b"the maximum of one board" in answer.data

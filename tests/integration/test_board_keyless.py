@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from pool import wiring
-from pool.embedded.ports import free_port
-from pool.errors import BrokenPromise
-from pool.ids import WorkerId
+from pool.core.errors import BrokenPromise
+from pool.core.ids import WorkerId
+from pool.core.states import State
+from pool.ops.up.ports import free_port
 from pool.passes.reap import DELETE_GRACE_S
-from pool.states import State
 from pool.store import Store
-from tests.support.board_client import Client
+from tests.support.board_client import BoardClient
 from tests.support.board_server import PASSWORD, BoardServer
 from tests.support.postgres_server import PostgresServer
 from tests.support.system import ROOT
@@ -44,7 +44,7 @@ def board(world: World) -> Iterator[BoardServer]:
         yield made
 
 
-def act(client: Client, worker_id: str, verb: str) -> None:
+def act(client: BoardClient, worker_id: str, verb: str) -> None:
     path = f"/act/workers/{worker_id}/{verb}"
     assert client.post(path, {"token": client.token(path)}) == 303
 
@@ -75,7 +75,7 @@ def test_what_the_board_drained_or_retired_is_deleted_by_the_next_reap(
     gone, kept = world.granted("acme"), world.granted("acme")
     idle = next(w.id for w in world.workers(State.IDLE))
     world.broker.sent.clear()
-    client = Client(board)
+    client = BoardClient(board)
     client.sign_in()
     act(client, idle, "drain")
     act(client, gone.worker_id, "retire")
@@ -102,7 +102,7 @@ def test_a_request_whose_worker_is_retired_while_it_activates_is_answered_all_th
     task = world.waits("acme", wait_s=600)
     [bound] = world.workers(State.RESERVED)
     world.broker.sent.clear()
-    client = Client(board)
+    client = BoardClient(board)
     client.sign_in()
     act(client, bound.id, "retire")
     for _ in range(3):
@@ -133,7 +133,7 @@ def running(folder: Path, database_url: str, *options: str) -> Iterator[RealBoar
         "WARMPOOL_RUN_BOARD_PASSWORD": PASSWORD,
         "PYTHONPATH": str(ROOT),
     }
-    argv = [sys.executable, "-m", "pool.cli", "board", "--port", str(port), *options]
+    argv = [sys.executable, "-m", "pool.ops.cli", "board", "--port", str(port), *options]
     with subprocess.Popen(argv, cwd=folder, env=env, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -148,22 +148,22 @@ def running(folder: Path, database_url: str, *options: str) -> Iterator[RealBoar
 
 def _answers(board: RealBoard) -> bool:
     try:
-        return Client(board).get("/healthz")[0] == 200
+        return BoardClient(board).get("/healthz")[0] == 200
     except OSError:
         return False
 
 
 def test_the_real_command_acts_with_the_database_alone(
-    postgres: PostgresServer, postgres_store: Store, tmp_path: Path
+    postgres: PostgresServer, store: Store, tmp_path: Path
 ) -> None:
-    world = World(postgres_store)
+    world = World(store)
     world.warm(2)
     got = world.granted("acme")
     [idle] = [w.id for w in world.workers(State.IDLE)]
     url = postgres.url("shared")
     options = ("--trusted-proxy", "127.0.0.9", "--sso-user-header", "X-User", "--sso-operator", "carol")
     with running(tmp_path, url, *options) as board:
-        client, carol = Client(board), Client(board, address="127.0.0.9")
+        client, carol = BoardClient(board), BoardClient(board, address="127.0.0.9")
         client.sign_in()
         act(client, got.worker_id, "retire")
         path = f"/act/workers/{idle}/drain"
@@ -180,14 +180,14 @@ def test_the_real_command_acts_with_the_database_alone(
     ("options", "sentence"),
     [
         (("--sso-user-header", "X-User"), "needs a trusted proxy"),
-        (("--trusted-proxy", "everywhere"), "neither an address nor a network"),
+        (("--trusted-proxy", "everywhere"), "give an address or a network"),
         (("--trusted-proxy", "0.0.0.0/0"), "every address"),
     ],
 )
 def test_the_command_says_what_is_wrong_with_its_options(
     tmp_path: Path, options: tuple[str, ...], sentence: str
 ) -> None:
-    argv = [sys.executable, "-m", "pool.cli", "board", *options]
+    argv = [sys.executable, "-m", "pool.ops.cli", "board", *options]
     env = os.environ | {"WARMPOOL_DATA_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from pool.ids import RequestPk
+from pool.core.ids import RequestPk
 from pool.store.requests import MAX_REPLIES
-from tasks.waits import LOOK_EVERY_S, Waits
+from tasks.lane.waits import LOOK_EVERY_S, Waits
 from tests.support.world import World
 
 

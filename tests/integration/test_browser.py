@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from pool import operating
-from pool.board.proxies import Proxies
-from pool.board.users import SignOn
-from pool.ids import WorkerId
-from pool.operating import Operator
-from pool.states import State
+from pool.core.ids import WorkerId
+from pool.core.states import State
+from pool.ops import operating
+from pool.ops.board.proxies import Proxies
+from pool.ops.board.users import SignOn
+from pool.ops.operating import Operator
 from pool.store import Store
 from tests.support.board_server import PASSWORD, BoardServer
 from tests.support.browser import chromium, opened
@@ -38,8 +38,8 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def world(sqlite_store: Store) -> World:
-    return World(sqlite_store)
+def world(store: Store) -> World:
+    return World(store)
 
 
 def look(page: Page, board: BoardServer, *, cells: int | None = None) -> None:
@@ -74,12 +74,12 @@ def test_it_shows_the_pool_in_light_and_dark_without_a_complaint(
             with opened(browser, scheme=scheme, width=1280) as (page, heard):
                 look(page, board, cells=count)
                 expect(page.locator(".worries")).to_contain_text(
-                    "profile gpu can not start workers: ImagePullBackOff"
+                    "profile gpu cannot start workers: ImagePullBackOff"
                 )
-                expect(page.locator("#waiting")).to_contain_text("flint holds 4 of its 4 workers")
+                expect(page.locator("#waiting")).to_contain_text("flint is at its cap (4 of 4 workers)")
                 expect(page.locator("#orgs")).to_contain_text("flint")
                 expect(page.locator("#passes")).to_contain_text("guard_disruption")
-                expect(page.locator("#moves")).to_contain_text("marked to leave")
+                expect(page.locator("#moves")).to_contain_text("marked as leaving")
                 expect(page.locator("#moves")).to_contain_text("alice (cli)")
                 expect(page.locator("#idling")).to_contain_text("vCPU·h")
                 assert page.locator("#hour path").count() >= 3
@@ -98,7 +98,7 @@ def test_it_fits_a_phone_and_says_when_all_is_well(world: World, browser: Browse
     passes_are_well(world)
     with BoardServer(world) as board, opened(browser, width=390, height=844) as (page, heard):
         look(page, board, cells=3)
-        expect(page.locator(".worry.good")).to_have_text("✓ Nothing to worry about.")
+        expect(page.locator(".worry.good")).to_have_text("✓ No problems found.")
         for path in ("", f"/workers/{world.workers(State.HOT)[0].id}"):
             page.goto(board.url + path)
             assert page.evaluate("document.documentElement.scrollWidth") == 390
@@ -176,7 +176,7 @@ def test_it_can_be_used_without_a_mouse_and_a_workers_page_tells_its_life(
         page.keyboard.press("Enter")
         page.wait_for_url(f"**/workers/{got.worker_id}")
         expect(page.locator(".life")).to_contain_text("Claimed again by acme")
-        expect(page.locator(".life")).to_contain_text("A slot was made for it")
+        expect(page.locator(".life")).to_contain_text("Its slot was created")
         expect(page.locator("main")).to_contain_text(f"acme is using it (claim {again.claim_id})")
         assert page.locator("a[href='http://127.0.0.1:5555/task/task-1']").count() == 1
         assert page.locator(f"a[href='https://console.test/pods/{got.worker_id}']").count() == 1
@@ -195,10 +195,10 @@ def test_who_signs_in_may_drain_after_being_asked(world: World, browser: Browser
         page.keyboard.press("Enter")
         page.wait_for_url(f"{board.url}/workers/{idle}")
         page.click("text=Drain…")
-        expect(page.locator("main")).to_contain_text("Nobody's work is touched")
+        expect(page.locator("main")).to_contain_text("No claim ends early")
         assert world.state_of(idle) is State.IDLE
         page.fill("[name=why]", "a try")
-        page.click("text=Drain, as alice")
+        page.click("text=Drain as alice")
         expect(page.locator(".life")).to_contain_text("drained by alice (board): a try")
         assert world.state_of(idle) is State.DRAINING
         assert heard.errors == []
@@ -229,15 +229,13 @@ def test_a_viewer_of_single_sign_on_sees_the_fleet_and_no_buttons(world: World, 
         expect(page.locator("#act-reap")).to_be_visible()
 
 
-def test_an_update_of_ten_thousand_workers_draws_only_what_changed(
-    sqlite_store: Store, browser: Browser
-) -> None:
-    world = World(sqlite_store)
-    many(sqlite_store, 10_000)
+def test_an_update_of_ten_thousand_workers_draws_only_what_changed(store: Store, browser: Browser) -> None:
+    world = World(store)
+    many(store, 10_000)
     with BoardServer(world) as board, opened(browser) as (page, heard):
         look(page, board, cells=10_000)
         page.evaluate("() => { window.drawn = 0; const d = Fleet.prototype.draw; Fleet.prototype.draw = function (p) { window.drawn += 1; return d.call(this, p); }; const a = Fleet.prototype.drawAll; Fleet.prototype.drawAll = function () { window.drawn += 1e6; return a.call(this); }; }")  # fmt: skip
-        with sqlite_store.write() as tx:
+        with store.write() as tx:
             tx.exec_driver_sql(
                 "UPDATE workers SET state='draining', epoch=epoch+1 WHERE id IN (SELECT id FROM workers WHERE state='idle' LIMIT 300)"
             )

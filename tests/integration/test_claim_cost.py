@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import text
 
-from pool.contract import Acquire
-from pool.ids import ClaimId, OrgId, ProfileName, RequestPk
-from pool.records import ReplyTo
-from pool.settings import OrgDefaults
-from pool.store import Store, Tx, connect, fastpath, orgs, workers
-from tests.support.open_store import OpenStore
+from pool.core.contract import Acquire, Granted, Pending, RefusedAnswer
+from pool.core.ids import OrgId
+from pool.core.records import ReplyTo
+from pool.core.settings import OrgDefaults
+from pool.lifecycle import claiming
+from pool.lifecycle.claiming import Asking, Call, Decided
+from pool.store import Store, Tx, connect, orgs, rules
 from tests.support.postgres_server import PostgresServer
+from tests.support.world import World
 
+T = TypeVar("T")
 ROWS = 10_000
-DEFAULT = ProfileName("default")
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +32,9 @@ def full(postgres: PostgresServer, postgres_template: str) -> Iterator[Store]:
         tx.execute(text("ALTER TABLE workers DISABLE TRIGGER USER"))
         insert = (
             "INSERT INTO workers (id, profile, image, revision, cpu_millicores, memory_mib, grace_s, state, org, epoch,"
-            " endpoint, pod_uid, created_at, state_since, ready_at, hot_idle_since, hot_idle_until, moved_by, moved_why)"
+            " endpoint, pod_uid, created_at, state_since, ready_at, hot_idle_since, hot_idle_until, moved_by, moved_reason)"
             " SELECT '{prefix}-' || n, 'default', 'i', 'r', 1, 1, 1, '{state}', {org}, 0, 'http://x', 'u' || n, now(), now(),"
-            " now() - make_interval(secs => n), {parked}, {parked}, 'a', 'b' FROM generate_series(1, {rows}) n"
+            " now() - make_interval(secs => n), {parked}, {parked}, 'a', 'ready' FROM generate_series(1, {rows}) n"
         )
         idle = {"prefix": "w", "state": "idle", "org": "NULL", "parked": "NULL::timestamptz"}
         parked = {
@@ -50,81 +52,81 @@ def full(postgres: PostgresServer, postgres_template: str) -> Iterator[Store]:
     store.close()
 
 
-def plan_of(store: Store, pick: Callable[[Tx], Any]) -> str:
-    """The plan of the one statement that this sends, parameters and all."""
-    sent: list[tuple[str, Any]] = []
+@pytest.fixture
+def world(full: Store) -> World:
+    return World(full)
 
-    def note(_c: Any, _cursor: Any, statement: str, parameters: Any, _context: Any, _many: bool) -> None:
-        sent.append((statement, parameters))
 
+Cost = dict[str, tuple[int, int]]
+
+
+def read_so_far(tx: Tx) -> Cost:
+    """How often each table was scanned as a whole, and how many rows were fetched by an index; of each index, how often it was walked and how many
+    entries were read. By the session's own statistics, which may hold what was before."""
+    tables = "SELECT relname, seq_scan, idx_tup_fetch FROM pg_stat_xact_user_tables"
+    indexes = (
+        "SELECT indexrelname, pg_stat_get_xact_numscans(indexrelid), pg_stat_get_xact_tuples_returned(indexrelid)"
+        " FROM pg_stat_user_indexes"
+    )
+    return {name: (one, other) for name, one, other in tx.execute(text(f"{tables} UNION ALL {indexes}"))}
+
+
+def cost_of(store: Store, use: Callable[[Tx], T]) -> tuple[T, Cost]:
+    """What this comes to in a transaction that is rolled back, and what it reads."""
     with store.engine.connect() as tx:
-        event.listen(tx, "before_cursor_execute", note)
-        assert pick(tx) is not None
-        ((statement, parameters),) = sent
-        event.remove(tx, "before_cursor_execute", note)
-        lines = tx.exec_driver_sql(
-            f"EXPLAIN (ANALYZE, BUFFERS OFF, TIMING OFF) {statement}", parameters
-        ).scalars()
-        return "\n".join(lines)
+        before = read_so_far(tx)
+        found = use(tx)
+        after = read_so_far(tx)
+        tx.rollback()
+    return found, {
+        name: (one - before.get(name, (0, 0))[0], other - before.get(name, (0, 0))[1])
+        for name, (one, other) in after.items()
+    }
+
+
+def served(world: World, *calls: Call) -> tuple[list[Decided], Cost]:
+    return cost_of(world.store, lambda tx: claiming.serve(world.deps, calls, rules.Within(tx))[0])
+
+
+def asking(org: str, number: int = 0, **given: Any) -> Asking:
+    asked = Acquire.parse({"org": org, **given}, task_id=f"t-{number}", ttl_max_s=60)
+    return Asking(asked=asked, reply=ReplyTo(task_id=f"t-{number}"))
 
 
 @pytest.mark.parametrize(
-    ("pick", "index"),
-    [
-        (lambda tx: workers.pick_idle(tx, DEFAULT), "idle_in_claim_order"),
-        (lambda tx: workers.pick_parked(tx, OrgId("org-3"), DEFAULT), "parked_in_claim_order"),
-    ],
-    ids=["idle", "parked"],
+    ("parked", "index"), [(False, "idle_in_claim_order"), (True, "parked_in_claim_order")]
 )
-def test_a_pick_reads_one_row_from_its_index_and_sorts_nothing(
-    full: Store, pick: Callable[[Tx], Any], index: str
-) -> None:
-    plan = plan_of(full, pick)
-    assert f"using {index} on workers" in plan, plan
-    assert "Sort" not in plan, plan
-    assert "Seq Scan" not in plan, plan
-    assert "rows=1.00 loops=1" in plan or "rows=1 loops=1" in plan, plan
+def test_a_pick_walks_its_own_index_and_reads_one_entry(full: Store, parked: bool, index: str) -> None:
+    picks = "parked('org-3', 'default', 1)" if parked else "warm('default', 1)"
+    pick = text(rules.qualified(f"SELECT w.id FROM unnest(warmpool_pick_{picks}) w"))
+    found, cost = cost_of(full, lambda tx: tx.execute(pick).scalar_one())
+    assert found is not None
+    assert cost[index] == (1, 1)
+    assert cost["workers"] == (0, 1)
 
 
 @pytest.mark.parametrize(("org", "source"), [("org-3", "hot_idle"), ("org-new", "warm")])
-def test_a_whole_claim_on_the_fast_path_reads_a_handful_of_rows(full: Store, org: str, source: str) -> None:
-    """By the statistics of its own transaction: the table is never scanned, and few rows are fetched."""
-    asked = Acquire.parse({"org": org}, task_id="t", ttl_max_s=60)
-    fresh = fastpath.Fresh(
-        asked=asked, reply=ReplyTo(task_id="t"), pk=RequestPk("r-1"), claim_id=ClaimId("c-1"), activates=False
-    )
-    batch = fastpath.Batch(who="a", keeping=fastpath.Keeping(ttls_s={}, most_s=60), acquires=[fresh])
-    with full.engine.connect() as tx:
-        served = fastpath.serve(OpenStore(tx), batch)
-        assert served.acquires[0].source == source
-        cost = tx.execute(
-            text("SELECT seq_scan, idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'workers'")
-        ).one()
-    assert cost.seq_scan == 0
-    assert 1 <= cost.idx_tup_fetch <= 12
+def test_a_whole_claim_reads_a_handful_of_rows(world: World, org: str, source: str) -> None:
+    (answer,), cost = served(world, asking(org))
+    assert isinstance(answer, Granted)
+    assert answer.source == source
+    scans, rows = cost["workers"]
+    assert scans == 0
+    assert 1 <= rows <= 12
 
 
-def test_a_batch_reads_rows_by_its_own_size_and_scans_nothing(full: Store) -> None:
+def test_a_batch_reads_rows_by_its_own_size_and_scans_nothing(world: World) -> None:
     """Twenty claims at once, some of them of parked workers."""
-    batch = fastpath.Batch(
-        who="a",
-        keeping=fastpath.Keeping(ttls_s={}, most_s=60),
-        acquires=[
-            fastpath.Fresh(
-                asked=Acquire.parse({"org": ("org-3", "org-new")[n % 2]}, task_id=f"t-{n}", ttl_max_s=60),
-                reply=ReplyTo(task_id=f"t-{n}"),
-                pk=RequestPk(f"r-{n}"),
-                claim_id=ClaimId(f"c-{n}"),
-                activates=False,
-            )
-            for n in range(20)
-        ],
-    )
-    with full.engine.connect() as tx:
-        assert len(fastpath.serve(OpenStore(tx), batch).acquires) == 20
-        scans = tx.execute(
-            text("SELECT relname, seq_scan, idx_tup_fetch FROM pg_stat_xact_user_tables")
-        ).all()
-    cost = {name: (scanned, fetched) for name, scanned, fetched in scans}
+    decided, cost = served(world, *(asking(("org-3", "org-new")[n % 2], n) for n in range(20)))
+    assert all(isinstance(d, Granted) for d in decided)
     assert not [name for name in ("workers", "claims", "requests", "journal") if cost[name][0]]
     assert cost["workers"][1] <= 12 * 20
+
+
+@pytest.mark.parametrize("wait_s", [0, 30])
+def test_a_refusal_or_a_wait_reads_no_worker(world: World, wait_s: int) -> None:
+    """Of a profile that has none, among twenty thousand of another."""
+    world.profile("big")
+    (answer,), cost = served(world, asking("org-new", profile="big", wait_s=wait_s))
+    assert isinstance(answer, Pending if wait_s else RefusedAnswer)
+    assert cost["workers"] == (0, 0)

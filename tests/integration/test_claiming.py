@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from pool import claiming
-from pool.contract import Release, Renew
-from pool.errors import InvalidInput
-from pool.ids import OrgId
-from pool.states import Condition, Reason, Source, State
+from pool.core.contract import Release, Renew
+from pool.core.errors import InvalidInput
+from pool.core.ids import ClaimId, OrgId
+from pool.core.states import Condition, Reason, Source, State
+from pool.lifecycle import claiming, effects
+from pool.lifecycle.claiming import Call
+from pool.lifecycle.deps import Deps
 from tests.support.world import World
 
 
@@ -48,8 +50,15 @@ def test_a_worker_that_served_one_org_never_serves_another(world: World) -> None
     assert world.refused("bolt").reason is Reason.NO_WARM_WORKER
 
 
-@pytest.mark.parametrize("renew", [claiming.renew, claiming.renew_at_length])
-def test_who_is_known_renews_his_own_claims_only(world: World, renew: Any) -> None:
+def at_once(deps: Deps, call: Call) -> Any:
+    """As the lane serves it: together with others, waiting for no row."""
+    (decided,), after = claiming.serve(deps, [call])
+    effects.finish(deps, after)
+    return decided
+
+
+@pytest.mark.parametrize("renew", [claiming.renew, at_once])
+def test_signed_caller_renews_only_its_own_claims(world: World, renew: Any) -> None:
     world.warm(1)
     claim = world.granted("acme").claim_id
 
@@ -58,22 +67,22 @@ def test_who_is_known_renews_his_own_claims_only(world: World, renew: Any) -> No
 
     before = until()
     world.pass_time(1)
-    assert renew(world.deps, Renew(claim_ids=(claim,), org=OrgId("bolt"))) == {
+    assert renew(world.deps, Renew(claim_ids=(ClaimId(claim),), org=OrgId("bolt"))) == {
         "renewed": {},
         "gone": {claim: "unknown_claim"},
     }
     assert until() == before
-    assert claim in renew(world.deps, Renew(claim_ids=(claim,), org=OrgId("acme")))["renewed"]
+    assert claim in renew(world.deps, Renew(claim_ids=(ClaimId(claim),), org=OrgId("acme")))["renewed"]
 
 
-@pytest.mark.parametrize("release", [claiming.release, claiming.release_at_length])
+@pytest.mark.parametrize("release", [claiming.release, at_once])
 @pytest.mark.parametrize("condition", list(Condition))
-def test_who_is_known_releases_his_own_claims_only(world: World, release: Any, condition: Condition) -> None:
+def test_signed_caller_releases_only_its_own_claims(world: World, release: Any, condition: Condition) -> None:
     (worker,) = world.warm(1)
     claim = world.granted("acme").claim_id
 
     def released(org: str) -> str:
-        asked = Release(claim_id=claim, condition=condition, org=OrgId(org))
+        asked = Release(claim_id=ClaimId(claim), condition=condition, org=OrgId(org))
         return str(release(world.deps, asked)["outcome"])
 
     assert released("bolt") == "unknown_claim"
@@ -134,7 +143,7 @@ def test_a_request_whose_claim_has_ended_is_spent(world: World) -> None:
 def test_a_refused_request_is_evaluated_afresh(world: World) -> None:
     assert world.refused("acme", request_id="r1").reason is Reason.NO_WARM_WORKER
     world.warm(1)
-    assert world.granted("acme", request_id="r1")
+    world.granted("acme", request_id="r1")
 
 
 def test_a_stale_holder_can_neither_renew_nor_release(world: World) -> None:
@@ -202,14 +211,14 @@ def test_at_the_orgs_cap_the_refusal_is_typed_and_others_are_served(world: World
     answer = world.refused("acme")
     assert answer.reason is Reason.ORG_CAP
     assert answer.retry_after_s
-    assert world.granted("bolt")
+    world.granted("bolt")
 
 
 def test_a_release_frees_the_orgs_slot(world: World) -> None:
     world.warm(1)
     world.org("acme", cap=1)
     world.release(world.granted("acme").claim_id)
-    assert world.granted("acme")
+    world.granted("acme")
 
 
 def test_a_cap_set_while_claims_live_counts_them(world: World) -> None:
@@ -218,7 +227,7 @@ def test_a_cap_set_while_claims_live_counts_them(world: World) -> None:
     world.org("acme", cap=2)
     assert world.refused("acme").reason is Reason.ORG_CAP
     world.release(first.claim_id)
-    assert world.granted("acme")
+    world.granted("acme")
 
 
 def test_a_cap_taken_away_and_set_again_counts_right(world: World) -> None:
@@ -230,7 +239,7 @@ def test_a_cap_taken_away_and_set_again_counts_right(world: World) -> None:
     world.release(first.claim_id)
     world.org("acme", cap=2)
     world.check()
-    assert world.granted("acme")
+    world.granted("acme")
     assert world.refused("acme").reason is Reason.ORG_CAP
     world.release(second.claim_id)
 
@@ -255,7 +264,7 @@ def test_an_unknown_org_is_refused_unless_orgs_are_made_by_themselves(world: Wor
     assert world.refused("nobody").reason is Reason.UNKNOWN_ORG
     assert world.rows("requests") == []
     world.configure(orgs_auto_create=True)
-    assert world.granted("nobody")
+    world.granted("nobody")
 
 
 def test_an_unknown_profile_is_refused_and_nothing_is_written(world: World) -> None:
@@ -297,5 +306,5 @@ def test_a_dead_cluster_api_slows_spawns_and_never_acquires_of_warm_workers(worl
     first = world.granted("acme")
     assert world.release(first.claim_id) == "released"
     assert world.granted("acme").worker_id == first.worker_id
-    assert world.granted("bolt")
+    world.granted("bolt")
     assert world.driver.calls == []

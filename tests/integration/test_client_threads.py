@@ -24,14 +24,16 @@ def service() -> Iterator[StandIn]:
         yield answering
 
 
-class Crash(BaseException):
+class ReaderCrash(BaseException):
     """Nothing catches it by name."""
 
 
 def kill(name: str) -> None:
     ident = next(t.ident for t in threading.enumerate() if t.name == name)
     assert ident is not None
-    assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(Crash)) == 1
+    assert (
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(ReaderCrash)) == 1
+    )
 
 
 @pytest.mark.parametrize("thread", ["warmpool-client_renew", "warmpool-client_read"])

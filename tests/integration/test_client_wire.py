@@ -36,7 +36,7 @@ from pool.client import (
 )
 from pool.client.identity import identity
 from pool.client.link import Link
-from pool.client.wire import Wire
+from pool.client.wire import ReplyWire
 from tests.support.redis_server import RedisServer
 from tests.support.standin_pool import StandIn, a_grant
 from tests.support.waiting import eventually
@@ -66,8 +66,8 @@ def url(server: RedisServer) -> str:
 
 
 @pytest.fixture
-def script(url: str) -> Iterator[Script]:
-    with Script(url) as playing:
+def script(url: str) -> Iterator[WireScript]:
+    with WireScript(url) as playing:
         yield playing
 
 
@@ -91,7 +91,7 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-class Message:
+class WireMessage:
     """A message as the server finds it."""
 
     def __init__(self, raw: bytes) -> None:
@@ -102,40 +102,41 @@ class Message:
         self.kwargs: dict[str, Any] = json.loads(base64.b64decode(whole["body"]))[1]
 
 
-class Script:
+class WireScript:
     """The server, played by the test: nothing is answered unless the test says so."""
 
     def __init__(self, url: str) -> None:
         self._client = redis.Redis.from_url(url, socket_timeout=LIMIT_S + 5)
 
-    def __enter__(self) -> Script:
+    def __enter__(self) -> WireScript:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._client.close()
 
-    def take(self, *tasks: str) -> Message:
+    def take(self, *tasks: str) -> WireMessage:
         """The next message, which must be of one of these tasks."""
         popped = self._client.brpop(["acquire"], timeout=LIMIT_S)
         assert popped, f"no message within {LIMIT_S} s"
-        message = Message(popped[1])
+        assert isinstance(popped[1], bytes)
+        message = WireMessage(popped[1])
         assert message.task in tasks
         return message
 
     def is_idle(self) -> bool:
         return self._client.llen("acquire") == 0
 
-    def answer(self, message: Message, result: object) -> None:
+    def answer(self, message: WireMessage, result: object) -> None:
         meta = {"task_id": message.task_id, "status": "SUCCESS", "result": result, "traceback": None}
         self._client.rpush(message.reply_to, json.dumps(meta))
 
-    def grant(self, number: int = 1) -> Message:
+    def grant(self, number: int = 1) -> WireMessage:
         message = self.take("pool.acquire")
         self.answer(message, a_grant(number))
         return message
 
 
-def granted_by(script: Script, background: ThreadPoolExecutor, ask: Callable[[], T]) -> T:
+def granted_by(script: WireScript, background: ThreadPoolExecutor, ask: Callable[[], T]) -> T:
     """What `ask` gets when its acquire is granted."""
     future: Future[T] = background.submit(ask)
     script.grant()
@@ -164,9 +165,10 @@ class TestAgainstCelery:
             result = app.send_task("pool.acquire", kwargs=kwargs, queue="acquire").get(timeout=LIMIT_S)
             with Pool(service.url) as pool:
                 assert pool.acquire("acme", request_id="shared").claim_id == result["claim_id"]
-            app.backend.result_consumer.stop()
+            backend: Any = app.backend
+            backend.result_consumer.stop()
 
-    def test_a_message_is_what_kombu_would_have_sent(self, script: Script, url: str) -> None:
+    def test_a_message_is_what_kombu_would_have_sent(self, script: WireScript, url: str) -> None:
         kwargs = {"claim_id": "c-1", "condition": "clean"}
         with Celery(broker=url) as app:
             app.send_task("pool.release", kwargs=kwargs, queue="acquire", reply_to="warmpool.reply.x")
@@ -278,9 +280,9 @@ class TestAgainstCelery:
 
 class TestGivingUp:
     def test_ctrl_c_during_a_wait_cancels_the_request(
-        self, url: str, script: Script, background: ThreadPoolExecutor
+        self, url: str, script: WireScript, background: ThreadPoolExecutor
     ) -> None:
-        def interrupt() -> Message:
+        def interrupt() -> WireMessage:
             message = script.take("pool.acquire")
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
             return message
@@ -293,7 +295,7 @@ class TestGivingUp:
             assert cancel.kwargs == {"org": "acme", "request_id": asked.result(LIMIT_S).kwargs["request_id"]}
             assert cancel.reply_to == "", "nobody waits for it"
 
-    def test_a_grant_that_comes_too_late_is_released(self, url: str, script: Script) -> None:
+    def test_a_grant_that_comes_too_late_is_released(self, url: str, script: WireScript) -> None:
         with Pool(url, answer_grace_s=0.2) as pool:
             with pytest.raises(AnswerOverdue):
                 pool.acquire("acme")
@@ -304,7 +306,7 @@ class TestGivingUp:
             assert not pool.holds("c-5")
 
     def test_a_cancelled_asyncio_acquire_cancels_the_request_and_releases_a_late_grant(
-        self, url: str, script: Script
+        self, url: str, script: WireScript
     ) -> None:
         async def scenario() -> None:
             async with AsyncPool(url) as pool:
@@ -346,11 +348,11 @@ class TestTrouble:
     ) -> None:
         with RedisServer() as server, Pool(server.url) as pool:
             waiting = background.submit(pool.acquire, "acme", wait_s=60)
-            with Script(server.url) as script:
+            with WireScript(server.url) as script:
                 first = script.take("pool.acquire")
             end(server)
             server.start()
-            with Script(server.url) as script:
+            with WireScript(server.url) as script:
                 again = script.take("pool.acquire")
                 assert (again.task_id, again.kwargs) == (first.task_id, first.kwargs)
                 script.answer(again, a_grant())
@@ -360,10 +362,10 @@ class TestTrouble:
         async def scenario(server: RedisServer) -> AsyncWorker:
             async with AsyncPool(server.url) as pool:
                 waiting = asyncio.ensure_future(pool.acquire("acme", wait_s=60))
-                with Script(server.url) as script:
+                with WireScript(server.url) as script:
                     await asyncio.to_thread(script.take, "pool.acquire")
                 await asyncio.to_thread(server.restart)
-                with Script(server.url) as script:
+                with WireScript(server.url) as script:
                     await asyncio.to_thread(script.grant)
                     return await waiting
 
@@ -374,7 +376,7 @@ class TestTrouble:
         self, background: ThreadPoolExecutor
     ) -> None:
         with RedisServer() as server, Pool(server.url) as pool:
-            with Script(server.url) as script:
+            with WireScript(server.url) as script:
                 worker = granted_by(script, background, lambda: pool.acquire("acme"))
             server.kill()
             with pytest.raises(ZeroDivisionError), worker:
@@ -384,7 +386,7 @@ class TestTrouble:
 
     @pytest.mark.parametrize("also", [["+lpop"], []], ids=["", "without the right to take several"])
     def test_a_client_needs_no_more_rights_than_are_documented(
-        self, url: str, script: Script, background: ThreadPoolExecutor, also: list[str]
+        self, url: str, script: WireScript, background: ThreadPoolExecutor, also: list[str]
     ) -> None:
         sending = [
             "-@all",
@@ -430,7 +432,7 @@ class TestTrouble:
 
 class TestRenewing:
     def test_a_thousand_held_claims_are_renewed_by_one_message_a_round(
-        self, url: str, script: Script, background: ThreadPoolExecutor
+        self, url: str, script: WireScript, background: ThreadPoolExecutor
     ) -> None:
         with Pool(url) as pool:
             everything = [background.submit(pool.acquire, "acme", lease_s=5) for _ in range(1000)]
@@ -453,7 +455,7 @@ class TestRenewing:
             assert not any(worker.lost for worker in workers)
 
     def test_renewals_that_nobody_answers_end_no_claim(
-        self, url: str, script: Script, background: ThreadPoolExecutor
+        self, url: str, script: WireScript, background: ThreadPoolExecutor
     ) -> None:
         with Pool(url) as pool:
             worker = granted_by(script, background, lambda: pool.acquire("acme", lease_s=5))
@@ -467,7 +469,7 @@ class TestRenewing:
 
 class TestProcesses:
     def test_a_caller_that_is_alone_reads_its_own_answer(
-        self, url: str, script: Script, background: ThreadPoolExecutor, readers: list[str]
+        self, url: str, script: WireScript, background: ThreadPoolExecutor, readers: list[str]
     ) -> None:
         """No thread has to wake another: on the way of an acquire that would be the dearest step."""
         with Pool(url) as pool:
@@ -478,7 +480,7 @@ class TestProcesses:
         assert set(readers) == {threading.current_thread().name}
 
     def test_a_caller_reads_for_itself_again_when_the_others_have_left(
-        self, url: str, script: Script, background: ThreadPoolExecutor, readers: list[str]
+        self, url: str, script: WireScript, background: ThreadPoolExecutor, readers: list[str]
     ) -> None:
         """One that asks again and again does not keep the reader thread between it and its answers."""
         with Pool(url) as pool:
@@ -500,7 +502,7 @@ class TestProcesses:
         assert readers[-5:] == [threading.current_thread().name] * 5
 
     def test_whoever_still_waits_when_the_one_who_reads_leaves_is_answered(
-        self, url: str, script: Script, background: ThreadPoolExecutor
+        self, url: str, script: WireScript, background: ThreadPoolExecutor
     ) -> None:
         with Pool(url) as pool:
             reads = background.submit(pool.acquire, "acme")
@@ -518,14 +520,14 @@ class TestProcesses:
         self, url: str, background: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         commands, go_on = list[tuple[Any, ...]](), threading.Event()
-        ask = Wire.ask
+        ask = ReplyWire.ask
 
-        def slow(wire: Wire, *command: Any) -> Any:
+        def slow(wire: ReplyWire, *command: Any) -> Any:
             commands.append(command)
             go_on.wait(LIMIT_S)
             return ask(wire, *command)
 
-        monkeypatch.setattr(Wire, "ask", slow)
+        monkeypatch.setattr(ReplyWire, "ask", slow)
         link = Link(url, identity("test"))
         first = background.submit(link.publish, "1")
         eventually(lambda: commands)
@@ -552,12 +554,12 @@ class TestProcesses:
         """What gathered behind a broker that does not answer does not wait for it once more in its turn."""
         asked, go_on = list[tuple[Any, ...]](), threading.Event()
 
-        def hangs(_wire: Wire, *command: Any) -> Any:
+        def hangs(_wire: ReplyWire, *command: Any) -> Any:
             asked.append(command)
             go_on.wait(LIMIT_S)
             raise trouble
 
-        monkeypatch.setattr(Wire, "ask", hangs)
+        monkeypatch.setattr(ReplyWire, "ask", hangs)
         link = Link(url, identity("test"))
         first = background.submit(link.publish, "1")
         eventually(lambda: asked)
@@ -588,21 +590,21 @@ class TestProcesses:
     def test_a_signals_handler_may_publish_while_its_own_thread_does(
         self, url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        link, ask = Link(url, identity("test")), Wire.ask
+        link, ask = Link(url, identity("test")), ReplyWire.ask
 
-        def interrupted(wire: Wire, *command: Any) -> Any:
-            monkeypatch.setattr(Wire, "ask", ask)
+        def interrupted(wire: ReplyWire, *command: Any) -> Any:
+            monkeypatch.setattr(ReplyWire, "ask", ask)
             link.publish("from the handler")
             return ask(wire, *command)
 
-        monkeypatch.setattr(Wire, "ask", interrupted)
+        monkeypatch.setattr(ReplyWire, "ask", interrupted)
         link.publish("from the thread")
         link.close()
         with redis.Redis.from_url(url) as client:
             assert client.lrange("acquire", 0, -1) == [b"from the thread", b"from the handler"]
 
     def test_no_thread_runs_before_the_first_question_nor_after_closing(
-        self, url: str, script: Script, background: ThreadPoolExecutor
+        self, url: str, script: WireScript, background: ThreadPoolExecutor
     ) -> None:
         def ours() -> list[threading.Thread]:
             return [thread for thread in threading.enumerate() if thread.name.startswith("warmpool-client")]
@@ -621,7 +623,7 @@ class TestProcesses:
     def test_who_still_reads_when_it_is_closed_is_not_cut_off(
         self,
         url: str,
-        script: Script,
+        script: WireScript,
         background: ThreadPoolExecutor,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
@@ -655,7 +657,7 @@ class TestProcesses:
         eventually(lambda: while_reading)
         assert while_reading == [False]
 
-    def test_a_process_that_ends_releases_what_it_holds(self, url: str, script: Script) -> None:
+    def test_a_process_that_ends_releases_what_it_holds(self, url: str, script: WireScript) -> None:
         code = f"from pool.client import Pool; pool = Pool({url!r}); worker = pool.acquire('acme')"
         with subprocess.Popen([sys.executable, "-c", code]) as process:
             script.grant()
@@ -663,7 +665,7 @@ class TestProcesses:
             assert process.wait(LIMIT_S) == 0
 
     def test_a_pool_that_nobody_refers_to_releases_what_it_holds(
-        self, url: str, script: Script, background: ThreadPoolExecutor
+        self, url: str, script: WireScript, background: ThreadPoolExecutor
     ) -> None:
         endpoint = granted_by(script, background, lambda: Pool(url).acquire("acme").endpoint)
         assert endpoint
@@ -673,7 +675,7 @@ class TestProcesses:
         assert message.kwargs["claim_id"] == "c-1"
 
     def test_a_forked_child_has_a_reply_list_of_its_own_and_leaves_the_parents_claims_alone(
-        self, url: str, script: Script
+        self, url: str, script: WireScript
     ) -> None:
         code = f"""
 import os, sys

@@ -8,15 +8,16 @@ from dataclasses import replace
 
 import pytest
 
-from pool import activating
+from pool.core.periods import PERIODS_S, lock_ttl_s, not_within_s, tick_s
+from pool.core.records import Held
+from pool.core.states import State
+from pool.lifecycle import activating
 from pool.passes import PASSES
 from pool.passes.fallback import reap_if_dark
 from pool.passes.running import run_once
-from pool.periods import PERIODS_S, lock_ttl_s, not_within_s, tick_s
-from pool.states import State
 from pool.store import breakers, requests, suspects, workers
-from pool.store.rollouts import Wanted, rules
-from pool.store.suspects import Kind
+from pool.store.rollouts import WantedRevision, rules
+from pool.store.suspects import SuspectKind
 from tests.support.world import World
 
 STEP_S = 600.0
@@ -199,7 +200,7 @@ def test_a_silent_activation_is_given_up_and_a_beating_one_is_not_after_a_step_b
     world.waits("acme", wait_s=3600)
     (bound,) = world.workers(State.RESERVED)
     assert bound.claim_id is not None
-    held = activating.Held(worker_id=bound.id, claim_id=bound.claim_id, epoch=bound.epoch)
+    held = Held(worker_id=bound.id, claim_id=bound.claim_id, epoch=bound.epoch)
     activating._enter(world.deps, held)
     world.pass_time(-STEP_S)
     stuck_s = world.deps.settings.pool.activation_stuck_s
@@ -240,17 +241,17 @@ def test_a_breaker_is_open_for_no_longer_than_its_longest_pause(world: World) ->
 
 def test_a_suspicion_from_the_future_grows_old_from_now_on(world: World) -> None:
     with world.store.write() as tx:
-        suspects.see(tx, Kind.EMPTY_CLUSTER, "all")
+        suspects.see(tx, SuspectKind.EMPTY_CLUSTER, "all")
     world.pass_time(-STEP_S)
     with world.store.write() as tx:
-        suspects.see(tx, Kind.EMPTY_CLUSTER, "all")
+        suspects.see(tx, SuspectKind.EMPTY_CLUSTER, "all")
     world.pass_time(70)
     with world.store.write() as tx:
-        assert suspects.see(tx, Kind.EMPTY_CLUSTER, "all").age_s >= 60
+        assert suspects.see(tx, SuspectKind.EMPTY_CLUSTER, "all").age_s >= 60
 
 
 def test_a_configuration_that_was_heard_of_in_the_future_does_not_rule_for_ever(world: World) -> None:
-    old = Wanted(profile="default", revision="a", image="a", started_at=world.store.now())  # type: ignore[arg-type]
+    old = WantedRevision(profile="default", revision="a", image="a", started_at=world.store.now())  # type: ignore[arg-type]
     with world.store.write() as tx:
         assert rules(tx, old)
     world.pass_time(-STEP_S)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pool import doctor
-from pool.doctor import Finding, Level, Patient
-from pool.settings import PoolSettings, Settings
+from pool.core.settings import PoolSettings, Settings
+from pool.ops import doctor
+from pool.ops.doctor import Finding, Level, Patient
 from pool.store import connect, passes
+from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisServer
 from tests.support.world import World
 
@@ -22,7 +24,7 @@ def redis() -> Iterator[RedisServer]:
         yield server
 
 
-def patient(world: World, redis: RedisServer, **pool: object) -> Patient:
+def patient(world: World, redis: RedisServer, **pool: Any) -> Patient:
     settings = replace(
         world.deps.settings,
         pool=replace(world.deps.settings.pool, broker_url=redis.url, data_dir="/nowhere", **pool),
@@ -44,7 +46,7 @@ def test_each_finding_has_an_id_evidence_and_a_fix_and_can_be_mended(
     found = examined(sick)
     assert found["time_budgets"].level is Level.BAD
     assert "spawn_budget_s must be at least pod_ready_limit_s" in found["time_budgets"].evidence
-    assert found["database_reachable"].evidence.startswith(("SQLite", "Postgres"))
+    assert found["database_reachable"].evidence.startswith("Postgres")
     assert found["schema_current"].level is Level.OK
     assert found["clocks"].level is Level.OK
     assert found["beat_dark"].level is Level.BAD
@@ -68,8 +70,8 @@ def test_a_policy_that_evicts_a_long_queue_and_a_stranger_are_found(world: World
     found = examined(sick)
     assert "allkeys-lru" in found["redis_policy"].evidence
     assert "fleet 501" in found["queues_drained"].evidence
-    assert "1 workers of profile old live, 0 of them in use" in found["unknown_profile:old"].evidence
-    assert "leave after a minute" in found["unknown_profile:old"].fix
+    assert "1 live workers (0 in use) have profile old" in found["unknown_profile:old"].evidence
+    assert "after a minute" in found["unknown_profile:old"].fix
     sick.redis.delete("fleet")
     sick.redis.config_set("maxmemory-policy", "noeviction")
     sick.redis.close()
@@ -88,11 +90,16 @@ def test_a_redis_and_a_database_that_are_away_stop_no_other_check(tmp_path: Path
     sick.close()
 
 
-def test_an_old_schema_is_brought_up_to_date(tmp_path: Path, redis: RedisServer) -> None:
-    sick = Patient(Settings(pool=PoolSettings(broker_url=redis.url, data_dir=str(tmp_path))))
+def test_an_old_schema_is_brought_up_to_date(
+    tmp_path: Path, redis: RedisServer, postgres: PostgresServer
+) -> None:
+    url = postgres.create_database("old_schema")
+    sick = Patient(
+        Settings(pool=PoolSettings(broker_url=redis.url, database_url=url, data_dir=str(tmp_path)))
+    )
     tmp_path.chmod(0o755)
     found = examined(sick)
-    assert found["schema_current"].fix == "warmpool migrate"
+    assert found["schema_current"].fix == "run: warmpool migrate"
     assert found["data_dir_private"].level is Level.BAD
     for ident in ("schema_current", "data_dir_private"):
         repair = found[ident].repair
@@ -105,8 +112,8 @@ def test_an_old_schema_is_brought_up_to_date(tmp_path: Path, redis: RedisServer)
 
 def test_a_wrong_clock_is_told(world: World, redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     sick = patient(world, redis)
-    monkeypatch.setattr("pool.doctor.clocks.wall_s", lambda: 0)
-    assert "logs do not line up" in examined(sick)["clock_this_host"].evidence
+    monkeypatch.setattr("pool.ops.doctor.clocks.wall_s", lambda: 0)
+    assert "log times do not match" in examined(sick)["clock_this_host"].evidence
     sick.redis.close()
 
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from functools import partial
+from typing import Any, Self
 from uuid import uuid4
 
 import pytest
@@ -24,6 +25,7 @@ from pool.client.messages import Message
 from pool.passes import PASSES
 from pool.store import passes, schema
 from tests.support.local_ground import call
+from tests.support.postgres_server import PostgresServer
 from tests.support.system import EVERYTHING, PATIENCE_S, Service, System
 from tests.support.waiting import eventually
 
@@ -43,39 +45,40 @@ SETTINGS: dict[str, Any] = {
 SOON_S = 20
 
 
-class Listener:
+class EventListener:
     """Everything that Celery's events tell, as Flower would hear it."""
 
     def __init__(self, app: Celery) -> None:
         self.heard: list[dict[str, Any]] = []
         self._app = app
-        self._listening = threading.Event()
         self._receiver: Any = None
         self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        """Listen: workers say every two seconds that they live, so what is said after the first event is heard as well."""
         self._thread.start()
-        assert self._listening.wait(SOON_S)
+        eventually(lambda: self.heard, within_s=SOON_S)
+        return self
 
     def of(self, task_id: str) -> list[str]:
         return [event["type"] for event in list(self.heard) if event.get("uuid") == task_id]
 
-    def stop(self) -> None:
+    def succeeded(self, task_id: str) -> bool:
+        return "task-succeeded" in self.of(task_id)
+
+    def __exit__(self, *_: object) -> None:
         self._receiver.should_stop = True
         self._thread.join(SOON_S)
 
     def _run(self) -> None:
         with self._app.connection_for_read() as connection:
             self._receiver = self._app.events.Receiver(connection, handlers={"*": self.heard.append})
-            with self._receiver.consumer_context():
-                pass  # declares the queue, so that nothing said from here on is missed
-            self._listening.set()
             self._receiver.capture(limit=None, timeout=None, wakeup=False)
 
 
-@pytest.fixture(scope="module", params=["postgres", "sqlite"])
-def system(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    url = ""
-    if request.param == "postgres":
-        url = request.getfixturevalue("postgres").create_database("end_to_end")
+@pytest.fixture(scope="module")
+def system(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    url = postgres.create_database("end_to_end")
     with System(tmp_path_factory.mktemp("system"), url, settings=SETTINGS) as made:
         made.run(*EVERYTHING)
         for profile, settings in SETTINGS["profiles"].items():
@@ -285,7 +288,7 @@ def test_messages_that_are_no_task_of_ours_harm_nobody(system: System, service: 
     service.app.send_task("pool.acquire", kwargs={"org": "pickled"}, queue="acquire", serializer="pickle")
     with redis.Redis.from_url(system.redis.url) as raw:
         headers = envelope()["headers"]
-        for change in (
+        changes: tuple[dict[str, Any], ...] = (
             *(
                 {"body": base64.b64encode(body).decode()}
                 for body in (b"{not json", b"\xff\xfe", b"[]", b'"text"')
@@ -300,7 +303,8 @@ def test_messages_that_are_no_task_of_ours_harm_nobody(system: System, service: 
             {"headers": {**headers, "timelimit": "x"}},
             {"headers": {**headers, "eta": "never"}},
             {},
-        ):
+        )
+        for change in changes:
             raw.lpush("acquire", json.dumps(envelope() | change))
     granted = service.granted("acme")
     service.call("release", claim_id=granted["claim_id"])
@@ -384,25 +388,23 @@ def test_activations_that_fail_are_answered_after_the_tries_and_retire_their_wor
 def test_deferred_answers_end_in_an_event_and_no_token_is_in_any_event_log_or_file(
     system: System, service: Service, pool: Pool
 ) -> None:
-    listener = Listener(service.app)
-    by_client = pool.acquire("secret", wait_s=SOON_S)
-    at_once = service.send("acquire", org="secret", wait_s=SOON_S)
-    tokens = [by_client.token, at_once.get(timeout=PATIENCE_S)["token"]]
-    held = service.granted("narrow")
-    deferred = service.send("acquire", org="narrow", wait_s=60)
-    eventually(lambda: waiters(system, "narrow") == 1)
-    service.call("release", claim_id=held["claim_id"])
-    activated = service.send("acquire", org="secret", profile="bound", wait_s=SOON_S)
-    answers = [deferred.get(timeout=PATIENCE_S), activated.get(timeout=PATIENCE_S)]
-    tokens += [held["token"], *(answer["token"] for answer in answers)]
-    for task_id in (at_once.id, deferred.id, activated.id):
-        eventually(lambda of=task_id: "task-succeeded" in listener.of(of), within_s=SOON_S)
-        assert listener.of(task_id).count("task-succeeded") == 1
-    for answer in answers:
-        service.call("release", claim_id=answer["claim_id"])
-    by_client.release()
-    listener.stop()
-    assert listener.heard
+    with EventListener(service.app) as listener:
+        by_client = pool.acquire("secret", wait_s=SOON_S)
+        at_once = service.send("acquire", org="secret", wait_s=SOON_S)
+        tokens = [by_client.token, at_once.get(timeout=PATIENCE_S)["token"]]
+        held = service.granted("narrow")
+        deferred = service.send("acquire", org="narrow", wait_s=60)
+        eventually(lambda: waiters(system, "narrow") == 1)
+        service.call("release", claim_id=held["claim_id"])
+        activated = service.send("acquire", org="secret", profile="bound", wait_s=SOON_S)
+        answers = [deferred.get(timeout=PATIENCE_S), activated.get(timeout=PATIENCE_S)]
+        tokens += [held["token"], *(answer["token"] for answer in answers)]
+        for task_id in (at_once.id, deferred.id, activated.id):
+            eventually(partial(listener.succeeded, task_id), within_s=SOON_S)
+            assert listener.of(task_id).count("task-succeeded") == 1
+        for answer in answers:
+            service.call("release", claim_id=answer["claim_id"])
+        by_client.release()
     told = repr(listener.heard)
     kept = {file: file.read_bytes() for file in system.folder.rglob("*") if file.is_file()}
     assert system["acquire"].log_file in kept

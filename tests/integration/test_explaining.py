@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from pool import operating, reporting
+from pool.core.ids import OrgId, ProfileName, WorkerId
+from pool.core.settings import OrgDefaults
+from pool.core.states import State
 from pool.drivers.port import PodSpec
-from pool.ids import OrgId, ProfileName, WorkerId
-from pool.operating import Operator
-from pool.reporting.explaining import NotFound
-from pool.states import State
-from pool.store import breakers, orgs
+from pool.ops import operating, reporting
+from pool.ops.operating import Operator
+from pool.ops.reporting.explaining import NotFound
+from pool.store import breakers
 from tests.support.world import World
 
 ALICE = Operator(name="alice", way="cli", why="node goes away")
@@ -54,7 +55,7 @@ def test_a_reaped_worker_was_parked_past_its_time(world: World) -> None:
     world.run_pass("reap")
     world.settle()
     assert world.state_of(got.worker_id) is State.RETIRED
-    assert cause(world, got.worker_id) == "It was reaped: parked for acme past its time."
+    assert cause(world, got.worker_id) == "It was reaped: parked for acme longer than its TTL."
 
 
 def test_surplus_is_told_as_surplus(world: World) -> None:
@@ -62,7 +63,7 @@ def test_surplus_is_told_as_surplus(world: World) -> None:
     first, *_ = world.warm(2)
     world.pass_time(301)
     world.run_pass("reap")
-    assert cause(world, first) == "It was reaped: surplus: more than 1 idle for 300 s."
+    assert cause(world, first) == "It was reaped: surplus: more than 1 workers were idle for 300 s."
 
 
 def test_a_worker_drained_by_hand_names_the_hand_and_its_reason(world: World) -> None:
@@ -78,11 +79,11 @@ def test_a_worker_drained_in_use_left_because_of_that_and_not_because_it_was_rel
     got = world.granted("acme")
     assert drained(world, got.worker_id).leaving == [got.worker_id]
     assert world.state_of(got.worker_id) is State.HOT
-    assert drained(world, got.worker_id).left_alone == {got.worker_id: "is leaving already"}
+    assert drained(world, got.worker_id).left_alone == {got.worker_id: "is already leaving"}
     world.release(got.claim_id)
     world.settle()
     assert cause(world, got.worker_id) == (
-        "It was drained by alice (cli): node goes away; it was in use by acme then, and left when that was over."
+        "It was drained by alice (cli): node goes away; it was in use by acme at that time, and left when the claim ended."
     )
 
 
@@ -93,7 +94,9 @@ def test_a_terminating_pod_in_use_is_the_cause_although_its_holder_released_it(w
     world.observe()
     world.release(got.claim_id)
     told = cause(world, got.worker_id)
-    assert told.startswith("It was taken out of use: its pod is terminating; it was in use by acme then")
+    assert told.startswith(
+        "It was taken out of use: its pod is terminating; it was in use by acme at that time"
+    )
 
 
 def test_a_tainted_worker_was_given_back_as_tainted(world: World) -> None:
@@ -101,7 +104,7 @@ def test_a_tainted_worker_was_given_back_as_tainted(world: World) -> None:
     got = world.granted("acme")
     world.release(got.claim_id, "tainted")
     world.settle()
-    assert cause(world, got.worker_id) == "Its holder acme gave it back as tainted, so it is not used again."
+    assert cause(world, got.worker_id) == "Acme released it as tainted, so it is not used again."
 
 
 def test_an_expired_lease_is_told_with_its_claim(world: World) -> None:
@@ -112,7 +115,7 @@ def test_an_expired_lease_is_told_with_its_claim(world: World) -> None:
         world.pass_time(5)
         world.canary()
     world.run_pass("reap")
-    assert f"ran out without a renewal (claim {got.claim_id})" in cause(world, got.worker_id)
+    assert f"expired without a renewal (claim {got.claim_id})" in cause(world, got.worker_id)
 
 
 def test_a_worker_retired_by_hand_in_use_names_the_hand(world: World) -> None:
@@ -132,7 +135,7 @@ def test_an_orphans_pod_is_told_though_the_table_never_knew_it(world: World) -> 
     world.run_pass("sweep_orphans")
     told = cause(world, "w-stray")
     assert told.startswith(
-        "The table knows no such worker; its pod was taken for an orphan, to be deleted: no row counted on it"
+        "The database has no such worker; the sweep found its pod to be an orphan and requested its deletion: no row counted on it"
     )
     assert "nobody ever had" in told
 
@@ -143,7 +146,7 @@ def test_a_row_whose_pod_the_sweep_found_absent_is_lost_to_that(world: World) ->
     world.driver.drain_events()
     world.run_pass("sweep_orphans")
     world.run_pass("sweep_orphans")
-    assert cause(world, idle) == "It was lost: its pod is absent."
+    assert cause(world, idle) == "It was lost: its pod is gone."
 
 
 def test_a_spawn_that_failed_says_why(world: World) -> None:
@@ -164,11 +167,11 @@ def test_the_whole_life_is_in_sentences_and_a_short_name_is_enough(world: World)
     told = reporting.explain_worker(world.store, world.deps.settings, got.worker_id[2:])
     texts = [line["text"] for line in told["story"]]
     assert [line["to"] for line in told["story"]] == ["spawning", "idle", "hot", "hot_idle"]
-    assert texts[0].startswith("A slot was made for it")
+    assert texts[0].startswith("Its slot was created")
     assert texts[2].startswith("Claimed by acme")
-    assert "parked for its org" in texts[3]
+    assert "parked for this org" in texts[3]
     assert told["claimable"]["can"]
-    assert "acme alone" in told["claimable"]["why"]
+    assert "only by acme" in told["claimable"]["why"]
     [claim] = told["claims"]
     assert claim["request"]["task_ids"] == ["task-1"]
     with pytest.raises(NotFound, match="no worker 'w-none'"):
@@ -182,7 +185,7 @@ def test_whether_it_is_claimable_says_by_whom_or_why_not(world: World) -> None:
         told = reporting.explain_worker(world.store, world.deps.settings, worker_id)["claimable"]
         return told["can"], told["why"]
 
-    assert claimable(idle) == (True, "by any org that asks for default: it is warm and nobody's yet")
+    assert claimable(idle) == (True, "by any org that requests a default worker: it is warm and unclaimed")
     operating.set_pool_paused(world.store, paused=True, operator=ALICE)
     assert claimable(idle) == (False, "the pool is paused")
     operating.set_pool_paused(world.store, paused=False, operator=ALICE)
@@ -199,26 +202,28 @@ def test_why_a_request_waits(world: World) -> None:
     world.granted("acme")
     world.waits("acme", request_id="second")
     assert why_request(world, "second") == (
-        "It waits: acme holds 1 of its 1 workers; it waits until one is released."
+        "The request is waiting: acme is at its cap (1 of 1 workers); it waits until acme releases one."
     )
     world.waits("bolt", request_id="third")
-    assert "reconcile_warm makes one within 5 s" in why_request(world, "third")
-    assert "1 have waited longer" in why_request(world, "third")
+    assert "reconcile_warm creates one within 5 s" in why_request(world, "third")
+    assert "that have waited longer: 1" in why_request(world, "third")
     with world.store.write() as tx:
         for _ in range(4):
             breakers.failed(tx, ProfileName("default"), "ImagePullBackOff")
-    assert "can not be started: ImagePullBackOff" in why_request(world, "third")
+    assert "cannot be started: ImagePullBackOff" in why_request(world, "third")
     world.refused("acme", request_id="now")
-    assert why_request(world, "now").startswith("It was refused, org_cap: org acme holds 1 of its 1")
+    assert why_request(world, "now").startswith(
+        "The request was refused (org_cap): org acme is at its cap: 1 of 1"
+    )
     world.waits("acme", request_id="third")
-    with pytest.raises(NotFound, match="say --org, one of acme, bolt"):
+    with pytest.raises(NotFound, match="choose one with --org: acme, bolt"):
         why_request(world, "third")
     assert "ImagePullBackOff" in why_request(world, "third", org="bolt")
 
 
 def test_a_name_that_means_several_names_them(world: World) -> None:
     first, second = world.warm(2)
-    with pytest.raises(NotFound, match=f"'w-0' means several: {first}, {second}"):
+    with pytest.raises(NotFound, match=f"'w-0' matches several workers: {first}, {second}"):
         reporting.explain_worker(world.store, world.deps.settings, "w-0")
 
 
@@ -228,11 +233,13 @@ def test_supply_that_has_stopped_is_the_reason_to_wait(world: World) -> None:
     world.waits("bolt", request_id="r")
     operating.set_pass_paused(world.store, "reconcile_warm", paused=True, operator=ALICE)
     assert why_request(world, "r") == (
-        "It waits: nobody makes workers: reconcile_warm was paused by alice (cli)."
+        "The request is waiting: no workers are created: reconcile_warm was paused by alice (cli)."
     )
     operating.set_pass_paused(world.store, "reconcile_warm", paused=False, operator=ALICE)
     world.pass_time(60)
-    assert why_request(world, "r") == "It waits: nobody makes workers: reconcile_warm is dark."
+    assert (
+        why_request(world, "r") == "The request is waiting: no workers are created: reconcile_warm is dark."
+    )
 
 
 def test_a_pool_at_its_cap_is_the_reason_to_wait(world: World) -> None:
@@ -241,7 +248,10 @@ def test_a_pool_at_its_cap_is_the_reason_to_wait(world: World) -> None:
     world.run_pass("reconcile_warm")
     world.granted("acme")
     world.waits("bolt", request_id="r")
-    assert why_request(world, "r") == "It waits: the pool is at its cap of 1 workers and nobody gives way."
+    assert (
+        why_request(world, "r")
+        == "The request is waiting: the pool is at its cap of 1 workers, and none can be removed for it."
+    )
 
 
 def test_a_drain_of_an_org_a_node_or_a_profile_means_its_live_workers(world: World) -> None:
@@ -259,7 +269,7 @@ def test_a_drain_of_an_org_a_node_or_a_profile_means_its_live_workers(world: Wor
 def test_what_operators_do_is_on_record_with_who_and_why(world: World) -> None:
     operating.set_pass_paused(world.store, "reap", paused=True, operator=ALICE)
     operating.set_warm(world.store, ProfileName("default"), 7, ALICE)
-    operating.set_org(world.store, OrgId("acme"), orgs.OrgDefaults(), {"cap": 2}, ALICE)
+    operating.set_org(world.store, OrgId("acme"), OrgDefaults(), {"cap": 2}, ALICE)
     done = [(d.what, d.subject, d.who, d.why) for d in world.rows("deeds")]
     assert done == [
         ("pass_paused", "pass reap", "alice (cli)", "pass paused: node goes away"),
@@ -284,3 +294,35 @@ def test_a_warm_target_set_by_hand_rules_and_can_be_given_back(world: World) -> 
     world.pass_time(301)
     world.run_pass("reap")
     assert len(world.workers(State.IDLE)) == 1
+
+
+def test_words_in_an_operators_reason_do_not_change_the_cause(world: World) -> None:
+    """A detail may begin or read like a reason of the pool's own."""
+    [idle] = world.warm(1)
+    told = "surplus: its node was evicted; leaving: parked past its time"
+    operating.drain(world.deps, [WorkerId(idle)], Operator(name="bob", way="cli", why=told))
+    assert cause(world, idle) == f"It was drained by bob (cli): {told}."
+
+
+def test_worker_retired_by_an_operator_without_a_holder_names_the_operator(world: World) -> None:
+    [idle] = world.warm(1)
+    operating.retire(world.deps, WorkerId(idle), ALICE)
+    assert cause(world, idle) == "It was retired by alice (cli): node goes away."
+
+
+def test_worker_given_back_during_a_rollout_went_because_of_the_rollout(world: World) -> None:
+    world.configure(rollout_step_percent=100, rollout_ready_s=0)
+    world.profile(warm_target=1)
+    world.warm(2)
+    got = world.granted("acme")
+    old = world.worker(got.worker_id).image
+    world.profile(image="registry/node-runner:2")
+    world.run_pass("reconcile_warm")
+    world.settle()
+    for slot in world.workers(State.SPAWNING):
+        world.driver.become_ready(slot.id)
+    world.observe()
+    world.run_pass("reconcile_warm")
+    world.release(got.claim_id)
+    assert cause(world, got.worker_id) == f"Acme released it, and it was not parked: {old} is being replaced."
+    assert [e.reason for e in world.rows("journal") if e.worker_id == got.worker_id][-1] == "rollout"

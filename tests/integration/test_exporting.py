@@ -12,28 +12,28 @@ from prometheus_client.parser import text_string_to_metric_families
 from redis import Redis
 from sqlalchemy import text
 
-from pool import exporting, operating, reporting
-from pool.clock import SystemClock
+from pool.broker.locks import RedisLocks
+from pool.broker.queues import Queues
+from pool.core.clock import SystemClock
+from pool.core.errors import Forbidden, Transient
+from pool.core.ids import ProfileName, RandomIds
+from pool.core.periods import PERIODS_S
+from pool.core.states import LIVE, State
 from pool.drivers.port import NOTE_DO_NOT_DISRUPT, NOTE_EPOCH, NOTE_ORG
-from pool.errors import Forbidden, Transient
-from pool.exporting import Exporter
-from pool.ids import ProfileName, RandomIds
-from pool.locks import RedisLocks
-from pool.metrics.catalog import CATALOG, Kind, Origin
-from pool.operating import Operator
+from pool.metrics.catalog import CATALOG, MetricKind, Origin
+from pool.ops import exporting, operating, reporting
+from pool.ops.exporting import Exporter
+from pool.ops.operating import Operator
+from pool.ops.reading import TOP_ORGS
 from pool.passes import PASSES
 from pool.passes.running import run_once
-from pool.periods import PERIODS_S
-from pool.queues import Queues
-from pool.reading import TOP_ORGS
-from pool.states import LIVE, State
 from pool.store import Store, targets
 from pool.store.costing import Spell
 from tests.support.redis_server import RedisServer
 from tests.support.world import World
 
 
-class Page:
+class ScrapedPage:
     """A page as its reader sees it."""
 
     def __init__(self, page: bytes) -> None:
@@ -59,16 +59,16 @@ def one_waits() -> dict[str, int]:
     return {"acquire": 1}
 
 
-def page_of(world: World) -> Page:
+def page_of(world: World) -> ScrapedPage:
     """From an exporter that has just started."""
     made = Exporter(world.store, world.deps.settings, clock=SystemClock(), look=one_waits)
-    return Page(made.render())
+    return ScrapedPage(made.render())
 
 
-def own_page(world: World) -> Page:
+def own_page(world: World) -> ScrapedPage:
     from prometheus_client import generate_latest
 
-    return Page(generate_latest(world.deps.metrics.registry))
+    return ScrapedPage(generate_latest(world.deps.metrics.registry))
 
 
 def test_every_metric_of_the_table_is_there_from_the_start_with_zeros_for_every_state(world: World) -> None:
@@ -122,10 +122,10 @@ def test_who_waits_and_for_how_long_is_told(world: World) -> None:
 
 
 # A worker of two vCPUs and 512 MiB: what is spent is twice its seconds in one unit, half of them in the other.
-SIZE = {"cpu_millicores": 2000, "memory_mib": 512}
+SIZE: dict[str, Any] = {"cpu_millicores": 2000, "memory_mib": 512}
 
 
-def spent(page: Page, reason: str) -> tuple[float, float]:
+def spent(page: ScrapedPage, reason: str) -> tuple[float, float]:
     labels = {"profile": "default", "reason": reason}
     return page.value("idle_vcpu_seconds_total", **labels), page.value("idle_gib_seconds_total", **labels)
 
@@ -292,7 +292,7 @@ def test_orphans_and_rows_without_pods_are_told(world: World) -> None:
 def test_the_orgs_that_are_named_are_those_nearest_to_their_caps(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pool.reading.TOP_ORGS", 2)
+    monkeypatch.setattr("pool.ops.reading.TOP_ORGS", 2)
     world.org("tight", cap=2)
     world.org("roomy", cap=100)
     world.warm(7)
@@ -332,13 +332,13 @@ def test_a_database_that_can_not_be_read_leaves_no_old_numbers(
     world: World, monkeypatch: pytest.MonkeyPatch, no_memory: None
 ) -> None:
     made = Exporter(world.store, world.deps.settings, clock=SystemClock(), look=one_waits)
-    assert Page(made.render()).value("database_up") == 1
+    assert ScrapedPage(made.render()).value("database_up") == 1
 
     def away(*_: Any) -> Iterator[Any]:
         raise Transient("the database is away")
 
-    monkeypatch.setattr("pool.exporting.read", away)
-    page = Page(made.render())
+    monkeypatch.setattr("pool.ops.exporting.read", away)
+    page = ScrapedPage(made.render())
     assert page.value("database_up") == 0
     assert not page.has("workers")
     assert page.value("queue_length", queue="acquire") == 1
@@ -348,7 +348,7 @@ def test_a_broker_that_can_not_be_asked_leaves_no_old_numbers(world: World) -> N
     def away() -> dict[str, int]:
         raise Transient("redis is away")
 
-    page = Page(Exporter(world.store, world.deps.settings, clock=SystemClock(), look=away).render())
+    page = ScrapedPage(Exporter(world.store, world.deps.settings, clock=SystemClock(), look=away).render())
     assert page.value("broker_up") == 0
     assert not page.has("queue_length")
     assert page.has("workers")
@@ -408,22 +408,27 @@ def test_a_page_that_took_long_to_read_is_kept_for_longer(world: World) -> None:
 
 
 def test_many_who_ask_at_once_read_the_table_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads = []
-    monkeypatch.setattr("pool.exporting.read", lambda *_: reads.append(1) or [])
+    reads: list[int] = []
+
+    def read(*_: object) -> list[Any]:
+        reads.append(1)
+        return []
+
+    monkeypatch.setattr("pool.ops.exporting.read", read)
     monkeypatch.setattr(exporting, "FRESH_S", 1000.0)
     made = Exporter(world.store, world.deps.settings, clock=SystemClock(), look=one_waits)
     assert len({made.render() for _ in range(5)}) == 1
     assert len(reads) == 1
 
 
-def test_what_is_over_is_never_read(postgres_store: Store) -> None:
+def test_what_is_over_is_never_read(store: Store) -> None:
     """Among many ended workers the few live ones are found by their indexes."""
-    columns = "id, profile, image, revision, cpu_millicores, memory_mib, grace_s, moved_by, moved_why, created_at, state_since"
-    with postgres_store.write() as tx:
+    columns = "id, profile, image, revision, cpu_millicores, memory_mib, grace_s, moved_by, moved_reason, created_at, state_since"
+    with store.write() as tx:
         tx.execute(text("SET LOCAL session_replication_role = replica"))
         tx.execute(
             text(
-                f"INSERT INTO workers ({columns}, state) SELECT 'w-' || n, 'default', 'i', 'r', 1, 1, 0, 'b', 'w', now(), now(), "
+                f"INSERT INTO workers ({columns}, state) SELECT 'w-' || n, 'default', 'i', 'r', 1, 1, 0, 'b', 'demand', now(), now(), "
                 "CASE WHEN n % 1000 = 0 THEN 'spawning' ELSE 'retired' END FROM generate_series(1, 20000) n"
             )
         )
@@ -433,18 +438,18 @@ def test_what_is_over_is_never_read(postgres_store: Store) -> None:
     def heard(conn: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
         statements.append((statement, parameters))
 
-    with postgres_store.read() as tx:
+    with store.read() as tx:
         tx.exec_driver_sql("ANALYZE workers")
-    event.listen(postgres_store.engine, "before_cursor_execute", heard)
+    event.listen(store.engine, "before_cursor_execute", heard)
     try:
-        page = page_of(World(postgres_store))
+        page = page_of(World(store))
     finally:
-        event.remove(postgres_store.engine, "before_cursor_execute", heard)
+        event.remove(store.engine, "before_cursor_execute", heard)
     assert page.value("workers", profile="default", state="spawning") == 20
     about_workers = [(s, p) for s, p in statements if re.search(r"FROM workers|JOIN workers", s)]
     assert about_workers
     for statement, parameters in about_workers:
-        with postgres_store.read() as tx:
+        with store.read() as tx:
             plan = "\n".join(r[0] for r in tx.exec_driver_sql(f"EXPLAIN {statement}", parameters))
         assert "Seq Scan on workers" not in plan, plan
 
@@ -461,7 +466,7 @@ def test_an_acquire_is_counted_once_by_its_outcome(world: World) -> None:
     assert page.value("acquires_total", profile="default", outcome="refused", reason="no_warm_worker") == 1
     assert page.value("misses_total", profile="default", reason="no_warm_worker") == 1
     assert page.value("acquire_seconds_count", outcome="granted", source="warm") == 1
-    assert page.value("moves_total", **{"from": "idle", "to": "hot", "cause": "claimed"}) == 1
+    assert page.value("moves_total", **{"from": "idle", "to": "hot", "reason": "claimed"}) == 1
     world.release(given.claim_id)
     world.granted()
     page = own_page(world)
@@ -497,7 +502,7 @@ def test_a_profile_that_nobody_configured_is_no_label(world: World) -> None:
     )
 
 
-def test_the_causes_of_what_passes_and_releases_do_are_known(world: World) -> None:
+def test_moves_by_passes_and_releases_are_counted_by_reason(world: World) -> None:
     world.profile(warm_target=1, hot_idle_ttl_s=5)
     world.warm(3)
     given = [world.granted("acme"), world.granted("bolt")]
@@ -509,10 +514,10 @@ def test_the_causes_of_what_passes_and_releases_do_are_known(world: World) -> No
     world.driver.change(next(w.id for w in world.workers(State.IDLE)), ready=False)
     world.observe()
     page = own_page(world)
-    causes = {dict(labels)["cause"] for name, labels in page.samples if name == "warmpool_moves_total"}
-    assert causes == {"ready", "claimed", "released", "tainted", "ttl", "pod_deleted", "unhealthy"}
+    reasons = {dict(labels)["reason"] for name, labels in page.samples if name == "warmpool_moves_total"}
+    assert reasons == {"ready", "claimed", "released", "tainted", "hot_idle_ttl", "pod_deleted", "unhealthy"}
 
 
 def test_counters_of_processes_are_counters_and_nothing_else() -> None:
     assert {m.name for m in CATALOG.values() if m.name.endswith(("_total", "_count", "_sum"))} == set()
-    assert all(m.buckets for m in CATALOG.values() if m.kind is Kind.HISTOGRAM)
+    assert all(m.buckets for m in CATALOG.values() if m.kind is MetricKind.HISTOGRAM)

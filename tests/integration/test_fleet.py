@@ -8,14 +8,22 @@ from typing import Any
 
 import pytest
 
-from pool import activating, observing, retiring, spawning, stamping
-from pool.contract import Pending
-from pool.drivers.port import LABEL_BUSY, NOTE_CLAIM, NOTE_DO_NOT_DISRUPT, NOTE_EPOCH, NOTE_ORG, Gone, Phase
-from pool.errors import Refused, Transient
-from pool.ids import WorkerId
-from pool.profiles import revision
-from pool.records import Held
-from pool.states import CLAIMED, Outcome, Reason, State
+from pool.core.contract import Pending
+from pool.core.errors import Refused, Transient
+from pool.core.ids import WorkerId
+from pool.core.profiles import revision
+from pool.core.records import Held
+from pool.core.states import CLAIMED, MoveReason, Outcome, Reason, State
+from pool.drivers.port import (
+    LABEL_BUSY,
+    NOTE_CLAIM,
+    NOTE_DO_NOT_DISRUPT,
+    NOTE_EPOCH,
+    NOTE_ORG,
+    Gone,
+    PodPhase,
+)
+from pool.lifecycle import activating, observing, retiring, spawning, stamping
 from pool.store import orgs, schema, workers
 from tests.support.world import World
 
@@ -42,7 +50,7 @@ def _slot(world: World) -> WorkerId:
         worker_id = world.deps.ids.worker()
         orgs.take_slots(tx, 1, 0)
         profile = world.deps.settings.profiles["default"]
-        workers.insert_slots(tx, profile, revision(profile), [worker_id], world.deps.by("test"))
+        workers.insert_slots(tx, profile, revision(profile), [worker_id], world.deps.by(MoveReason.DEMAND))
     return worker_id
 
 
@@ -85,7 +93,7 @@ def test_a_spawn_whose_slot_was_given_up_meanwhile_leaves_no_pod(world: World) -
 
     def given_up_while_creating(spec: Any) -> Any:
         pod = create(spec)
-        spawning.fail(world.deps, slot, "gave up")
+        spawning.fail(world.deps, slot, MoveReason.NOT_READY, "gave up")
         return create(replace(spec, name=pod.name))
 
     world.driver.create = given_up_while_creating  # type: ignore[method-assign]
@@ -147,7 +155,7 @@ def test_a_parked_worker_needs_no_second_activation(world: World) -> None:
     world.acquire("acme", task_id="t")
     world.deliver("pool.activate")
     world.release(str(world.broker.answers_for("t")[0]["claim_id"]))
-    assert world.granted("acme")
+    world.granted("acme")
     assert len(api.bodies) == 1
 
 
@@ -304,7 +312,7 @@ def test_a_pod_that_knows_a_later_holder_is_given_to_nobody_and_left_alone(world
     world.driver.pods[worker] = pod
     observing.observe(world.deps, pod)
     assert world.state_of(worker) is State.LOST
-    assert world.refused("bolt")
+    world.refused("bolt")
     assert world.driver.pods == {worker: pod}
 
 
@@ -316,7 +324,7 @@ def test_a_holder_is_told_that_its_pod_is_terminating_and_keeps_it(world: World)
     assert world.state_of(worker) is State.HOT
     answer = world.renew(granted.claim_id)
     assert list(answer["renewed"]) == [granted.claim_id]
-    assert "terminating" in answer["leaving"][granted.claim_id]
+    assert answer["leaving"] == {granted.claim_id: "pod_terminating"}
     world.release(granted.claim_id)
     assert world.state_of(worker) is State.DRAINING
 
@@ -332,7 +340,7 @@ def test_on_a_node_that_is_taken_away_idle_workers_leave_at_once_and_busy_ones_a
     world.observe()
     assert world.state_of(idle.id) is State.DRAINING
     assert world.state_of(granted.worker_id) is State.HOT
-    assert world.renew(granted.claim_id)["leaving"] == {granted.claim_id: "its node is cordoned"}
+    assert world.renew(granted.claim_id)["leaving"] == {granted.claim_id: "disrupted: its node is cordoned"}
     world.release(granted.claim_id)
     assert world.state_of(granted.worker_id) is State.DRAINING
 
@@ -342,7 +350,7 @@ def test_an_idle_pod_that_terminates_leaves_at_once(world: World) -> None:
     world.driver.change(worker, terminating=True)
     world.observe()
     assert world.state_of(worker) is State.DRAINING
-    assert world.refused("acme")
+    world.refused("acme")
 
 
 def test_a_pod_that_is_gone_ends_its_claim_with_the_cause(world: World) -> None:
@@ -355,16 +363,16 @@ def test_a_pod_that_is_gone_ends_its_claim_with_the_cause(world: World) -> None:
     assert world.renew(granted.claim_id)["gone"] == {granted.claim_id: "worker_lost"}
     assert orgs_live(world) == 0
     world.warm(1)
-    assert world.granted("acme")
+    world.granted("acme")
 
 
 def test_a_container_that_ended_is_lost_and_its_pod_removed(world: World) -> None:
     (worker,) = world.warm(1)
-    world.driver.change(worker, phase=Phase.ENDED, ready=False, trouble="OOMKilled", exit_code=137)
+    world.driver.change(worker, phase=PodPhase.ENDED, ready=False, trouble="OOMKilled", exit_code=137)
     world.observe()
     assert world.state_of(worker) is State.LOST
     assert world.driver.pods == {}
-    assert any("OOMKilled" in row.why and "137" in row.why for row in world.rows("journal"))
+    assert any("OOMKilled" in row.detail and "137" in row.detail for row in world.rows("journal"))
 
 
 def test_an_old_word_of_the_watch_loses_nothing(world: World) -> None:
@@ -440,9 +448,9 @@ def orgs_live(world: World) -> int:
         return int(orgs.pool_row(tx).live)
 
 
-def test_an_exit_code_is_told_once(world: World) -> None:
+def test_lost_worker_has_its_reason_and_exit_code(world: World) -> None:
     (worker,) = world.warm(1)
-    world.driver.change(worker, phase=Phase.ENDED, trouble="OOMKilled: exit code 137", exit_code=137)
+    world.driver.change(worker, phase=PodPhase.ENDED, trouble="OOMKilled", exit_code=137)
     world.observe()
     (last,) = [e for e in world.rows("journal") if e.to_state == State.LOST]
-    assert last.why == "its container ended: OOMKilled: exit code 137"
+    assert (last.reason, last.detail) == (MoveReason.CONTAINER_ENDED, "OOMKilled, exit code 137")

@@ -10,17 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from pool import reporting, wiring
-from pool.clock import SystemClock
-from pool.drivers.kubernetes.api import Call
+from pool import wiring
+from pool.core.clock import SystemClock
+from pool.core.errors import Refused, Transient
+from pool.core.settings import KubernetesSettings, PoolSettings, Settings
+from pool.drivers.kubernetes.api import ApiCall
 from pool.drivers.kubernetes.driver import KubernetesDriver
 from pool.drivers.kubernetes.rights import Right
 from pool.drivers.port import NOTE_DO_NOT_DISRUPT, Pod, StampResult
-from pool.errors import Refused, Transient
-from pool.forbidding import Forbidden
+from pool.lifecycle.denials import Denials
 from pool.metrics import Metrics
-from pool.settings import KubernetesSettings, PoolSettings, Settings
-from tests.support.kube_api import Access
+from pool.ops import reporting
+from tests.support.kube_api import ApiAccess
 from tests.support.world import World
 
 
@@ -47,7 +48,7 @@ def kubeconfig(tmp_path: Path) -> Iterator[Path]:
     with ThreadingHTTPServer(("127.0.0.1", 0), SaysNo) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         file = tmp_path / "kubeconfig"
-        access = Access(server=f"http://127.0.0.1:{server.server_port}", authority="", token="t")
+        access = ApiAccess(server=f"http://127.0.0.1:{server.server_port}", authority="", token="t")
         file.write_text(access.kubeconfig())
         yield file
         server.shutdown()
@@ -64,7 +65,7 @@ def test_a_call_that_is_forbidden_is_told_and_counted_from_zero(kubeconfig: Path
     driver = wiring.build_driver(settings, metrics, lambda *call: told.append(call))
 
     def refusals(right: Right) -> float:
-        return metrics.api_calls.labels(right.verb, right.resource, "403")._value.get()
+        return float(metrics.api_calls.labels(right.verb, right.resource, "403")._value.get())
 
     samples = {
         tuple(s.labels.values()) for m in metrics.api_calls.collect() for s in m.samples if s.value == 0
@@ -74,7 +75,7 @@ def test_a_call_that_is_forbidden_is_told_and_counted_from_zero(kubeconfig: Path
     try:
         for right in (Right.DELETE_PODS, Right.LIST_NODES):
             with pytest.raises(Refused, match=f"may not {right.verb} {right.resource}"):
-                driver._api.call(Call(right=right, name="w-one"))
+                driver._api.call(ApiCall(right=right, name="w-one"))
     finally:
         driver.close()
     assert told == [("delete", "pods")], "nodes need not be readable"
@@ -82,10 +83,10 @@ def test_a_call_that_is_forbidden_is_told_and_counted_from_zero(kubeconfig: Path
 
 
 def test_status_names_the_verb_until_it_is_granted(world: World) -> None:
-    forbidden = Forbidden(world.store, SystemClock())
+    forbidden = Denials(world.store, SystemClock())
     forbidden.saw("delete", "pods")
     assert worries(world)["forbidden:delete pods"] == (
-        "the API server forbids us to delete pods: the Role lacks it, or a quota is used up"
+        "the API server forbids `delete pods`: the Role does not grant it, or a quota is exhausted"
     )
     world.pass_time(61)
     assert "forbidden:delete pods" not in worries(world)
@@ -100,7 +101,7 @@ def test_many_refusals_are_one_write_and_a_database_that_is_away_is_no_error(wor
             raise Transient("away")
 
     away = Away()
-    forbidden = Forbidden(away, SystemClock())  # type: ignore[arg-type]
+    forbidden = Denials(away, SystemClock())  # type: ignore[arg-type]
     for _ in range(20):
         forbidden.saw("patch", "pods")
     forbidden.saw("create", "pods")
@@ -113,11 +114,12 @@ def test_busy_workers_that_stay_unprotected_are_a_worry_and_those_just_claimed_a
     for seconds, worried in ((0, False), (10, True)):
         world.pass_time(seconds)
         pod = world.driver.read(got.worker_id)
+        assert pod is not None
         bare = {k: v for k, v in pod.annotations.items() if k != NOTE_DO_NOT_DISRUPT}
         world.driver.change(got.worker_id, annotations=bare)
         world.run_pass("guard_disruption")
         assert ("unprotected" in worries(world)) == worried
-    assert worries(world)["unprotected"].startswith("1 worker in use may be evicted at any time")
+    assert worries(world)["unprotected"].startswith("1 worker in use can be evicted at any time")
     world.run_pass("guard_disruption")
     assert "unprotected" not in worries(world)
 

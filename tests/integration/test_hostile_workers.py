@@ -8,14 +8,14 @@ from contextlib import ExitStack
 import pytest
 from sqlalchemy import update
 
-from pool import boundedhttp
-from pool.clock import SystemClock
+from pool.core.clock import SystemClock
+from pool.core.errors import Refused, Transient
+from pool.core.states import State
+from pool.drivers import boundedhttp
 from pool.drivers.asking import ask
 from pool.drivers.port import Word
-from pool.errors import Refused, Transient
-from pool.states import State
+from pool.drivers.workerapi import HttpWorkerApi
 from pool.store import schema
-from pool.workerapi import HttpWorkerApi
 from tests.support.hostile_worker import Habit, HostileWorker, hostile
 from tests.support.world import World
 
@@ -102,7 +102,7 @@ def test_only_an_observed_address_is_spoken_to(prefix: str) -> None:
         url = worker.endpoint.replace("http://127.0.0.1", prefix)
         with pytest.raises(Transient, match="cannot be reached"):
             boundedhttp.status(
-                boundedhttp.Call(method="GET", url=url), timeout_s=TIMEOUT_S, clock=SystemClock()
+                boundedhttp.HttpCall(method="GET", url=url), timeout_s=TIMEOUT_S, clock=SystemClock()
             )
         assert worker.asked == 0
 

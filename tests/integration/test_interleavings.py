@@ -4,70 +4,42 @@ runs in a thread of its own and is seen to be blocked before the others go on.""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 import pytest
 from sqlalchemy import select, text
 
-from pool import answering, claiming, holding, matching, retiring
-from pool.after import After
-from pool.contract import Acquire, Granted, Pending, RefusedAnswer, Release
-from pool.deps import Deps
-from pool.ids import ClaimId, OrgId, ProfileName, WorkerId
+from pool.core.contract import Acquire, Granted, Pending, RefusedAnswer, Release, Renew
+from pool.core.ids import ClaimId, ProfileName, WorkerId
+from pool.core.profiles import revision
+from pool.core.records import ReplyTo
+from pool.core.states import ClaimEnd, MoveReason, Outcome, Reason, State
+from pool.lifecycle import claiming, effects, retiring
+from pool.lifecycle.deps import Deps
+from pool.lifecycle.effects import Effects
 from pool.passes import reconcile_warm
-from pool.profiles import revision
-from pool.records import Claim, ReplyTo
-from pool.states import ClaimEnd, Outcome, Reason, State
-from pool.store import Store, Tx, claims, orgs, requests, schema, targets, workers
+from pool.store import Store, Tx, claims, orgs, rules, schema, targets, workers
+from tests.support.broken_rule import broken_rule
 from tests.support.open_store import OpenStore
+from tests.support.racing import aside, blocked, is_blocked
 from tests.support.waiting import eventually
 from tests.support.world import World
 
-T = TypeVar("T")
 DEFAULT = ProfileName("default")
 
 
 @pytest.fixture
-def world(postgres_store: Store) -> Iterator[World]:
-    made = World(postgres_store)
+def world(store: Store) -> Iterator[World]:
+    made = World(store)
     yield made
     made.check()
 
 
 def inside(world: World, tx: Tx) -> Deps:
     return replace(world.deps, store=OpenStore(tx))  # type: ignore[arg-type]
-
-
-def aside(call: Callable[[], T]) -> Future[T]:
-    """Run it in a thread of its own."""
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as exc:  # noqa: BLE001 - the test asks for it
-            future.set_exception(exc)
-
-    threading.Thread(target=run, daemon=True).start()
-    return future
-
-
-def blocked(world: World) -> int:
-    """How many sessions of this database wait for a lock that another holds."""
-    statement = text(
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0"
-    )
-    with world.store.read() as tx:
-        return int(tx.execute(statement).scalar_one())
-
-
-def is_blocked(world: World, future: Future[Any], sessions: int = 1) -> None:
-    """Returns once it waits for somebody else's lock; fails if it goes through instead."""
-    eventually(lambda: future.done() or blocked(world) == sessions)
-    assert not future.done(), f"it was not blocked: {future.exception() or future.result()}"
 
 
 def asked(org: str = "acme", **given: Any) -> Acquire:
@@ -92,9 +64,7 @@ def live_claims(world: World) -> list[Any]:
 def test_a_worker_that_one_is_taking_is_passed_over_by_the_next(world: World) -> None:
     first, second = world.warm(2)
     with world.store.write() as a, world.store.write() as b, world.store.write() as c:
-        assert _id(workers.pick_idle(a, DEFAULT)) == first
-        assert _id(workers.pick_idle(b, DEFAULT)) == second
-        assert workers.pick_idle(c, DEFAULT) is None
+        assert [_picked(tx, "warm('default', 1)") for tx in (a, b, c)] == [first, second, None]
 
 
 def test_a_parked_worker_that_one_is_taking_is_passed_over_by_the_next(world: World) -> None:
@@ -102,8 +72,14 @@ def test_a_parked_worker_that_one_is_taking_is_passed_over_by_the_next(world: Wo
     parked = world.granted("acme")
     world.release(parked.claim_id)
     with world.store.write() as a, world.store.write() as b:
-        assert _id(workers.pick_parked(a, OrgId("acme"), DEFAULT)) == parked.worker_id
-        assert workers.pick_parked(b, OrgId("acme"), DEFAULT) is None
+        assert [_picked(tx, "parked('acme', 'default', 1)") for tx in (a, b)] == [parked.worker_id, None]
+
+
+def _picked(tx: Tx, pick: str) -> str | None:
+    found: str | None = tx.execute(
+        text(rules.qualified(f"SELECT w.id FROM unnest(warmpool_pick_{pick}) w"))
+    ).scalar_one_or_none()
+    return found
 
 
 @pytest.mark.parametrize("warm", [1, 2])
@@ -132,7 +108,7 @@ def test_racing_acquires_hold_no_worker_twice(world: World) -> None:
         together.wait(10)
         return acquire(world.deps, f"org-{number}")
 
-    answers = [f.result(30) for f in [aside(lambda n=n: one(n)) for n in range(12)]]
+    answers = [f.result(30) for f in [aside(partial(one, n)) for n in range(12)]]
     granted = [a for a in answers if isinstance(a, Granted)]
     assert len(granted) == len({g.worker_id for g in granted}) == 5
     assert all(isinstance(a, RefusedAnswer) for a in answers if a not in granted)
@@ -144,7 +120,7 @@ def test_a_cap_of_one_holds_against_two_transactions(world: World) -> None:
     with world.store.write() as tx:
         assert isinstance(acquire(inside(world, tx), request_id="r1"), Granted)
         second = aside(lambda: acquire(world.deps, request_id="r2"))
-        is_blocked(world, second)
+        is_blocked(world.store, second)
     answer = second.result(10)
     assert isinstance(answer, RefusedAnswer)
     assert answer.reason is Reason.ORG_CAP
@@ -160,7 +136,7 @@ def test_a_drain_that_comes_second_finds_the_worker_taken(world: World) -> None:
     with world.store.write() as tx:
         assert isinstance(acquire(inside(world, tx)), Granted)
         drain = aside(lambda: _drain(world, idle))
-        is_blocked(world, drain)
+        is_blocked(world.store, drain)
     assert drain.result(10) is Outcome.FENCED
     assert world.state_of(worker) is State.HOT
 
@@ -169,7 +145,10 @@ def test_a_claim_that_comes_second_finds_no_worker(world: World) -> None:
     (worker,) = world.warm(1)
     world.org("acme")
     with world.store.write() as tx:
-        assert retiring.drain(tx, After(), world.worker(worker), world.deps.by("test")) is Outcome.MOVED
+        assert (
+            retiring.drain(tx, Effects(), world.worker(worker), world.deps.by(MoveReason.SURPLUS))
+            is Outcome.MOVED
+        )
         answer = acquire(world.deps)
     assert isinstance(answer, RefusedAnswer)
     assert world.state_of(worker) is State.DRAINING
@@ -177,7 +156,7 @@ def test_a_claim_that_comes_second_finds_no_worker(world: World) -> None:
 
 def _drain(world: World, seen: Any) -> Outcome:
     with world.store.write() as tx:
-        return retiring.drain(tx, After(), seen, world.deps.by("test"))
+        return retiring.drain(tx, Effects(), seen, world.deps.by(MoveReason.SURPLUS))
 
 
 # Release, renewal and expiry.
@@ -196,20 +175,26 @@ def overdue(world: World) -> Granted:
     return granted
 
 
-def _end(tx: Tx, world: World, granted: Granted, why: ClaimEnd) -> Claim | None:
-    return holding.end(tx, world.deps, After(), ClaimId(granted.claim_id), why)
+def _end(tx: Tx, world: World, granted: Granted, why: ClaimEnd) -> dict[str, Any] | None:
+    by = world.deps.by(MoveReason.LEASE_EXPIRED)
+    return claims.end(tx, world.deps.asking(), ClaimId(granted.claim_id), why, by)
 
 
-def _expire(world: World, granted: Granted) -> Claim | None:
+def _expire(world: World, granted: Granted) -> dict[str, Any] | None:
     with world.store.write() as tx:
         return _end(tx, world, granted, ClaimEnd.EXPIRED)
+
+
+def _renew(tx: Tx, world: World, ids: Sequence[ClaimId]) -> dict[str, str]:
+    renewed: dict[str, str] = claiming.renew(inside(world, tx), Renew(claim_ids=tuple(ids)))["renewed"]
+    return renewed
 
 
 def test_an_expiry_that_comes_second_touches_nothing(world: World, overdue: Granted) -> None:
     with world.store.write() as tx:
         assert release(inside(world, tx), overdue.claim_id) == "released"
         expiry = aside(lambda: _expire(world, overdue))
-        is_blocked(world, expiry)
+        is_blocked(world.store, expiry)
     assert expiry.result(10) is None
     assert world.state_of(overdue.worker_id) is State.HOT_IDLE
     assert [c.ended_why for c in world.rows("claims")] == ["released"]
@@ -219,7 +204,7 @@ def test_a_release_that_comes_second_is_told_so(world: World, overdue: Granted) 
     with world.store.write() as tx:
         assert _end(tx, world, overdue, ClaimEnd.EXPIRED) is not None
         second = aside(lambda: release(world.deps, overdue.claim_id))
-        is_blocked(world, second)
+        is_blocked(world.store, second)
     assert second.result(10) == "already_released"
     assert world.state_of(overdue.worker_id) is State.DRAINING
     assert [c.ended_why for c in world.rows("claims")] == ["expired"]
@@ -227,9 +212,9 @@ def test_a_release_that_comes_second_is_told_so(world: World, overdue: Granted) 
 
 def test_a_renewal_in_the_last_moment_saves_the_claim(world: World, overdue: Granted) -> None:
     with world.store.write() as tx:
-        assert claims.renew(tx, [ClaimId(overdue.claim_id)])
+        assert _renew(tx, world, [ClaimId(overdue.claim_id)])
         expiry = aside(lambda: _expire(world, overdue))
-        is_blocked(world, expiry)
+        is_blocked(world.store, expiry)
     assert expiry.result(10) is None
     assert world.state_of(overdue.worker_id) is State.HOT
     assert len(live_claims(world)) == 1
@@ -239,7 +224,7 @@ def test_a_renewal_after_the_expiry_is_told_the_cause(world: World, overdue: Gra
     with world.store.write() as tx:
         assert _end(tx, world, overdue, ClaimEnd.EXPIRED) is not None
         renewal = aside(lambda: world.renew(overdue.claim_id))
-        is_blocked(world, renewal)
+        is_blocked(world.store, renewal)
     assert renewal.result(10) == {"renewed": {}, "gone": {overdue.claim_id: "expired"}}
 
 
@@ -247,9 +232,9 @@ def test_two_renewals_of_the_same_claims_in_other_orders_do_not_deadlock(world: 
     world.warm(2)
     ids = [ClaimId(world.granted("acme").claim_id) for _ in range(2)]
     with world.store.write() as tx:
-        assert len(claims.renew(tx, ids)) == 2
+        assert len(_renew(tx, world, ids)) == 2
         second = aside(lambda: world.renew(*reversed(ids)))
-        is_blocked(world, second)
+        is_blocked(world.store, second)
     assert second.result(10)["renewed"].keys() == set(ids)
 
 
@@ -266,7 +251,7 @@ def _two_reconciles(world: World) -> int:
     with world.store.write() as holder:
         holder.execute(select(schema.pool).with_for_update())
         runs = [aside(lambda: reconcile_warm.refill_once(world.deps, DEFAULT)) for _ in range(2)]
-        eventually(lambda: blocked(world) == 2)
+        eventually(lambda: blocked(world.store) == 2)
     for run in runs:
         assert run.result(10)["outcome"] == "ok"
     return len(world.workers(State.SPAWNING))
@@ -290,7 +275,7 @@ def test_a_miss_is_consumed_by_one_of_two_reconciles(world: World) -> None:
     with world.store.write() as tx:
         reconcile_warm.refill_once(inside(world, tx), DEFAULT)
         second = aside(lambda: reconcile_warm.refill_once(world.deps, DEFAULT))
-        is_blocked(world, second)
+        is_blocked(world.store, second)
     second.result(10)
     assert len(world.workers(State.SPAWNING)) == 1
 
@@ -305,7 +290,7 @@ def test_the_same_request_raced_gives_one_claim(world: World, wait_s: int) -> No
     with world.store.write() as tx:
         first = acquire(inside(world, tx), wait_s=wait_s)
         raced = aside(lambda: acquire(world.deps, wait_s=wait_s))
-        is_blocked(world, raced)
+        is_blocked(world.store, raced)
     second = raced.result(10)
     assert isinstance(first, Granted)
     assert isinstance(second, Granted)
@@ -320,9 +305,25 @@ def test_the_same_request_raced_on_the_general_path_gives_one_claim(world: World
     with world.store.write() as tx:
         assert isinstance(acquire(inside(world, tx)), Pending)
         raced = aside(lambda: acquire(world.deps))
-        is_blocked(world, raced)
+        is_blocked(world.store, raced)
     assert isinstance(raced.result(10), Pending)
     assert len(live_claims(world)) == len(world.rows("requests")) == 1
+
+
+def test_a_batch_does_not_wait_for_another_delivery_of_its_request(world: World) -> None:
+    world.warm(2)
+    world.org("acme")
+    call = claiming.Asking(asked=asked(), reply=ReplyTo(task_id="task-acme"))
+    with world.store.write() as tx:
+        first = acquire(inside(world, tx))
+        raced = aside(lambda: claiming.serve(world.deps, [call]))
+        eventually(lambda: raced.done() or blocked(world.store) > 0)
+        assert raced.done(), "it waits"
+    assert raced.result()[0] == [None]
+    (second,), _ = claiming.serve(world.deps, [call])
+    assert isinstance(first, Granted)
+    assert isinstance(second, Granted)
+    assert second.as_dict() == first.as_dict()
 
 
 def test_a_request_whose_first_delivery_came_to_nothing_is_granted_to_the_second(world: World) -> None:
@@ -331,10 +332,34 @@ def test_a_request_whose_first_delivery_came_to_nothing_is_granted_to_the_second
     with world.store.engine.connect() as tx:
         assert isinstance(acquire(inside(world, tx)), Granted)
         raced = aside(lambda: acquire(world.deps))
-        is_blocked(world, raced)
+        is_blocked(world.store, raced)
         tx.rollback()
     assert isinstance(raced.result(10), Granted)
     assert len(live_claims(world)) == 1
+
+
+def test_a_request_that_is_asked_again_while_its_withdrawn_claim_ends_does_not_deadlock(world: World) -> None:
+    """Both need the org's row and the request's, and both wait for the org before either goes on."""
+    world.profile(activation_path="/configure")
+    world.org("acme", cap=2)
+    world.warm(2)
+    assert isinstance(acquire(world.deps), Pending)
+    (claim,) = live_claims(world)
+    assert world.cancel("acme", "r1") == "cancelled"
+    with world.store.write() as tx:
+        tx.execute(select(schema.orgs).with_for_update())
+        ending = aside(lambda: _end_lost(world, claim.id))
+        is_blocked(world.store, ending)
+        again = aside(lambda: acquire(world.deps))
+        is_blocked(world.store, again, sessions=2)
+    assert ending.result(10) is not None
+    assert isinstance(again.result(10), Pending)
+
+
+def _end_lost(world: World, claim_id: str) -> dict[str, Any] | None:
+    with world.store.write() as tx:
+        by = world.deps.by(MoveReason.POD_GONE)
+        return claims.end(tx, world.deps.asking(), ClaimId(claim_id), ClaimEnd.WORKER_LOST, by)
 
 
 # No lost wake-up.
@@ -361,7 +386,7 @@ def test_a_waiter_that_comes_while_a_worker_is_being_released_gets_it(world: Wor
     with world.store.write() as tx:
         assert release(inside(world, tx), busy.claim_id) == "released"
         waiter = aside(lambda: acquire(world.deps, wait_s=30))
-        is_blocked(world, waiter)
+        is_blocked(world.store, waiter)
     assert isinstance(waiter.result(10), Granted)
     assert _is_served(world)
 
@@ -371,18 +396,18 @@ def test_a_release_that_comes_while_a_waiter_is_sitting_down_serves_it(world: Wo
     with world.store.write() as tx:
         assert isinstance(acquire(inside(world, tx), wait_s=30), Pending)
         freed = aside(lambda: release(world.deps, busy.claim_id))
-        is_blocked(world, freed)
+        is_blocked(world.store, freed)
     assert freed.result(10) == "released"
     assert _is_served(world)
     assert len(world.broker.answers_for("task-acme")) == 1
 
 
-def test_without_the_waiters_lock_the_wake_up_would_be_lost(
-    world: World, busy: Granted, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_waiters_lock_the_wake_up_would_be_lost(world: World, busy: Granted) -> None:
     """The tests above can fail: this is what they would see, until the next reconcile repairs it."""
-    monkeypatch.setattr(claiming, "lock_profile", _no_lock)
-    with world.store.write() as tx:
+    with (
+        broken_rule(world.store, "lock_profile", "IF p_alone THEN", "IF p_alone THEN RETURN;"),
+        world.store.write() as tx,
+    ):
         release(inside(world, tx), busy.claim_id)
         assert isinstance(acquire(world.deps, wait_s=30), Pending)
     assert not _is_served(world)
@@ -390,11 +415,9 @@ def test_without_the_waiters_lock_the_wake_up_would_be_lost(
     assert _is_served(world)
 
 
-def test_without_the_releasers_lock_the_wake_up_would_be_lost(
-    world: World, busy: Granted, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(claiming, "lock_profile_shared", _no_lock)
-    with world.store.write() as tx:
+def test_without_the_releasers_lock_the_wake_up_would_be_lost(world: World, busy: Granted) -> None:
+    unlocked = "IF NOT p_alone THEN RETURN; END IF; IF p_alone THEN"
+    with broken_rule(world.store, "lock_profile", "IF p_alone THEN", unlocked), world.store.write() as tx:
         assert isinstance(acquire(inside(world, tx), wait_s=30), Pending)
         release(world.deps, busy.claim_id)
     assert not _is_served(world)
@@ -414,6 +437,18 @@ def test_a_refused_acquire_does_not_hide_a_worker_from_a_waiter(world: World) ->
     assert isinstance(refusal, RefusedAnswer)
     assert refusal.reason is Reason.ORG_CAP
     assert isinstance(waiter, Granted)
+
+
+def test_a_batch_with_a_release_waits_for_a_waiter_that_is_sitting_down(world: World, busy: Granted) -> None:
+    """It waits for no row, yet for the profile: a worker that it freed unseen would stay beside the waiter."""
+    with world.store.write() as tx:
+        assert isinstance(acquire(inside(world, tx), wait_s=30), Pending)
+        batch = aside(lambda: claiming.serve(world.deps, [Release.parse(busy.claim_id, "clean")]))
+        is_blocked(world.store, batch)
+    decided, after = batch.result(10)
+    effects.finish(world.deps, after)
+    assert decided == [{"outcome": "released"}]
+    assert _is_served(world)
 
 
 def test_releases_of_one_profile_do_not_wait_for_each_other(world: World) -> None:
@@ -441,7 +476,7 @@ def test_a_worker_that_becomes_ready_while_a_waiter_is_sitting_down_is_his(world
         assert isinstance(acquire(inside(world, tx), wait_s=30), Pending)
         world.driver.become_ready(slot.id)
         ready = aside(world.observe)
-        is_blocked(world, ready)
+        is_blocked(world.store, ready)
     ready.result(10)
     assert _is_served(world)
 
@@ -451,19 +486,21 @@ def test_a_waiter_that_one_is_serving_is_passed_over_by_the_next(world: World) -
     world.waits("acme", request_id="first")
     world.waits("acme", request_id="second")
     with world.store.write() as a, world.store.write() as b, world.store.write() as c:
-        served = [requests.next_of(tx, DEFAULT, OrgId("acme")) for tx in (a, b, c)]
-    assert [r.request_id if r else None for r in served] == ["first", "second", None]
+        next_one = text(
+            rules.qualified(
+                "SELECT q.request_id FROM unnest(warmpool_next('acme', 'default', warmpool_now(), 1)) q"
+            )
+        )
+        served = [tx.execute(next_one).scalar_one_or_none() for tx in (a, b, c)]
+    assert served == ["first", "second", None]
 
 
 def test_two_matchers_at_once_give_a_waiter_one_worker(world: World) -> None:
     world.waits("acme")
     with world.store.write() as tx:
         slots = _ready_behind_the_pools_back(world, 2)
-        first, second = After(), After()
-        assert matching.match(tx, world.deps, first, DEFAULT) == 1
-        with world.store.write() as other:
-            assert matching.match(other, world.deps, second, DEFAULT) == 0
-    answering.carry_out(world.deps, first)
+        assert claiming.match(inside(world, tx), DEFAULT) == 1
+        assert claiming.match(world.deps, DEFAULT) == 0
     assert len(live_claims(world)) == 1
     assert sorted(world.state_of(s) for s in slots) == [State.HOT, State.IDLE]
 
@@ -474,22 +511,14 @@ def _ready_behind_the_pools_back(world: World, count: int) -> list[WorkerId]:
         ids = [world.deps.ids.worker() for _ in range(count)]
         orgs.take_slots(tx, count, 0)
         profile = world.deps.settings.profiles["default"]
-        workers.insert_slots(tx, profile, revision(profile), ids, world.deps.by("test"))
-        for worker_id in ids:
-            slot = workers.get(tx, worker_id)
-            assert slot is not None
-            workers.ready(
-                tx, slot, workers.PodFacts(uid=f"u-{worker_id}", endpoint="http://x"), world.deps.by("t")
-            )
+        workers.insert_slots(tx, profile, revision(profile), ids, world.deps.by(MoveReason.DEMAND))
+        ready = "UPDATE workers SET state = 'idle', ready_at = warmpool_now(), pod_uid = 'u', endpoint = 'http://x', moved_reason = 'ready'"
+        tx.execute(text(rules.qualified(ready)))
     return ids
 
 
 def _no_lock(_tx: Tx, _profile: str) -> None:
     """What would be if the lock were forgotten."""
-
-
-def _id(seen: Any) -> str | None:
-    return None if seen is None else str(seen.id)
 
 
 def test_a_matcher_that_has_nothing_for_a_waiter_does_not_hide_him_from_one_who_has(world: World) -> None:
@@ -501,4 +530,22 @@ def test_a_matcher_that_has_nothing_for_a_waiter_does_not_hide_him_from_one_who_
         assert release(inside(world, tx), other.claim_id) == "released"
         assert release(world.deps, own.claim_id) == "released"
     (waiter,) = [r for r in world.rows("requests") if r.request_id == "waiter"]
+    assert waiter.state == "granted"
+
+
+def test_a_request_that_begins_to_wait_at_its_orgs_cap_while_a_claim_is_released_is_served(
+    world: World,
+) -> None:
+    """The release is of another profile and has seen no waiter before it had the org's row."""
+    world.profile("big", warm_target=0)
+    world.org("acme", cap=1)
+    world.warm(1)
+    world.warm(1, "big")
+    held = world.granted("acme", request_id="before")
+    with world.store.write() as tx:
+        assert isinstance(acquire(inside(world, tx), wait_s=30, profile="big"), Pending)
+        freed = aside(lambda: release(world.deps, held.claim_id))
+        is_blocked(world.store, freed)
+    assert freed.result(10) == "released"
+    (waiter,) = [r for r in world.rows("requests") if r.request_id == "r1"]
     assert waiter.state == "granted"

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from pool import processes
+from pool.core.errors import Transient
+from pool.drivers.local import processref as processes
 from pool.drivers.local.driver import LocalDriver
-from pool.drivers.port import Phase, Role, Word
-from pool.errors import Transient
+from pool.drivers.port import PodPhase, PodRole, Word
 from tests.contracts.driver import DriverContract
 from tests.support.local_ground import LocalGround, environ_of, open_files_of
 from tests.support.waiting import eventually
@@ -92,7 +92,7 @@ def half_made(ground: LocalGround) -> None:
 @pytest.mark.usefixtures("half_made")
 def test_a_pod_never_started_is_ended_and_can_be_deleted(ground: LocalGround, driver: LocalDriver) -> None:
     [pod] = driver.list().pods
-    assert pod.phase is Phase.ENDED
+    assert pod.phase is PodPhase.ENDED
     assert "never started" in pod.trouble
     assert driver.word(pod) is Word.UNUSED
     driver.delete(pod.name, pod.uid)
@@ -132,7 +132,7 @@ def test_a_process_not_yet_known_is_waited_for_not_doubled(ground: LocalGround, 
                 dead.communicate("\n")
                 unknown = driver.read("w-one")
                 assert unknown is not None
-                assert unknown.phase is Phase.PENDING
+                assert unknown.phase is PodPhase.PENDING
                 again = threads.submit(driver.create, ground.spec())
             finally:
                 opening.write(b"go\n")
@@ -170,7 +170,7 @@ def test_a_reused_pid_is_neither_the_pod_nor_killed(ground: LocalGround, driver:
             )
             seen = driver.read(pod.name)
             assert seen is not None
-            assert seen.phase is Phase.ENDED
+            assert seen.phase is PodPhase.ENDED
             driver.delete(pod.name, pod.uid, grace_s=0)
             assert driver.read(pod.name) is None
             assert innocent.poll() is None
@@ -215,7 +215,7 @@ def test_how_a_program_ended_is_known(ground: LocalGround, driver: LocalDriver) 
     def ended_with(reader: LocalDriver) -> int | None:
         seen = reader.read(pod.name)
         assert seen is not None
-        assert seen.phase is not Phase.ENDED or seen.trouble == "ended with exit code 7: no such licence"
+        assert seen.phase is not PodPhase.ENDED or seen.trouble == "ended: no such licence"
         return seen.exit_code
 
     # First while it is a zombie, seen by a replica that did not start it; then after its creator has reaped it.
@@ -227,7 +227,7 @@ def test_how_a_program_ended_is_known(ground: LocalGround, driver: LocalDriver) 
 
 def test_a_program_that_can_not_be_run_is_an_ended_pod(ground: LocalGround, driver: LocalDriver) -> None:
     pod = driver.create(ground.running("/no/such/program"))
-    ended = eventually(lambda: p if (p := driver.read(pod.name)) and p.phase is Phase.ENDED else None)
+    ended = eventually(lambda: p if (p := driver.read(pod.name)) and p.phase is PodPhase.ENDED else None)
     assert ended is not None
     assert ended.exit_code == 127
 
@@ -247,7 +247,7 @@ def test_a_status_that_is_not_this_pods_is_not_believed(
     ground: LocalGround, driver: LocalDriver, status: str
 ) -> None:
     pod = driver.create(ground.running("sleep", "600"))
-    eventually(lambda: (p := driver.read(pod.name)) and p.phase is Phase.RUNNING)
+    eventually(lambda: (p := driver.read(pod.name)) and p.phase is PodPhase.RUNNING)
     ground.run_file(pod, "status").write_text(status)
     seen = driver.read(pod.name)
     assert seen is not None
@@ -288,7 +288,7 @@ def test_secrets_are_in_a_private_file_and_nowhere_else(
 
 
 def test_a_placeholder_is_ready_by_being_there(ground: LocalGround, driver: LocalDriver) -> None:
-    pod = ground.make_ready(driver.create(ground.spec("p-one", role=Role.PLACEHOLDER)))
+    pod = ground.make_ready(driver.create(ground.spec("p-one", role=PodRole.PLACEHOLDER)))
     assert driver.companions() == ()
     driver.delete(pod.name, pod.uid)
     eventually(lambda: driver.read(pod.name) is None)
@@ -303,7 +303,7 @@ def test_a_list_without_anchor_says_so(ground: LocalGround, driver: LocalDriver)
 
 def test_a_lock_that_is_not_let_go_is_a_bounded_wait(ground: LocalGround, driver: LocalDriver) -> None:
     pod = driver.create(ground.running("sleep", "600"))
-    eventually(lambda: (p := driver.read(pod.name)) and p.phase is Phase.RUNNING)
+    eventually(lambda: (p := driver.read(pod.name)) and p.phase is PodPhase.RUNNING)
     with subprocess.Popen(["flock", str(ground.root / "pods" / "w-one.lock"), "sleep", "600"]) as holder:
         try:
             eventually(lambda: _is_locked(ground))
@@ -336,7 +336,7 @@ def test_a_pod_of_an_earlier_boot_is_ended_and_old(ground: LocalGround, driver: 
     record = json.loads(record_file.read_text())
     record_file.write_text(json.dumps(record | {"boot_id": "an earlier one", "created_s": 1e9}))
     seen = driver.create(ground.spec())
-    assert (seen.phase, seen.trouble) == (Phase.ENDED, "the machine was restarted")
+    assert (seen.phase, seen.trouble) == (PodPhase.ENDED, "the machine was restarted")
     assert seen.age_s > 0
     driver.delete(pod.name, pod.uid)
     assert driver.read(pod.name) is None

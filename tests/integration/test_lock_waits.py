@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from pool import wiring
-from pool.settings import PoolSettings, Settings
+from pool.core.settings import PoolSettings, Settings
 from tests.support.postgres_server import PostgresServer
 
 

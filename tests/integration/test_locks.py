@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import redis
 
-from pool.clock import SystemClock
-from pool.errors import Transient
-from pool.ids import RandomIds
-from pool.locks import RedisLocks
+from pool.broker.locks import RedisLocks
+from pool.core.clock import SystemClock
+from pool.core.errors import Transient
+from pool.core.ids import RandomIds
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import redis
+from celery import Celery
 from redis.exceptions import RedisError
 
-from tasks.mailbox import LEAST_SHARE, MOST_BYTES, Mailbox
-from tasks.wire import ReplyTooLarge, Wire
+from tasks.lane.mailbox import LEAST_SHARE, MOST_BYTES, Mailbox
+from tasks.lane.wire import RedisWire, ReplyTooLarge
 from tests.support.redis_server import RedisServer
 
 LIMIT = 100_000
@@ -32,7 +33,7 @@ def raw(server: RedisServer) -> Iterator[Any]:
 
 @pytest.fixture
 def mailbox(server: RedisServer) -> Iterator[Mailbox]:
-    made = Mailbox(server.url, app=None, limit_bytes=LIMIT)
+    made = Mailbox(server.url, celery=Celery(set_as_current=False), limit_bytes=LIMIT)
     yield made
     made.close()
 
@@ -116,7 +117,7 @@ def test_bytes_of_one_turn_are_bounded(raw: Any, mailbox: Mailbox) -> None:
 def test_broker_that_refuses_writes_raises_and_the_connection_is_made_anew(
     server: RedisServer, raw: Any
 ) -> None:
-    wire = Wire(server.url)
+    wire = RedisWire(server.url)
     try:
         raw.config_set("maxmemory", 1)
         with pytest.raises(RedisError):
@@ -130,7 +131,7 @@ def test_broker_that_refuses_writes_raises_and_the_connection_is_made_anew(
 
 def test_broker_that_refuses_the_answer_does_not_acknowledge_the_call(server: RedisServer, raw: Any) -> None:
     raw.zadd("index", {"tag": 1})
-    wire = Wire(server.url)
+    wire = RedisWire(server.url)
     try:
         raw.config_set("maxmemory", 1)
         with pytest.raises(RedisError):
@@ -145,14 +146,14 @@ def test_broker_that_refuses_the_answer_does_not_acknowledge_the_call(server: Re
 
 def test_command_that_is_wrong_costs_the_others_nothing(server: RedisServer, raw: Any) -> None:
     raw.set("text", "x")
-    wire = Wire(server.url)
+    wire = RedisWire(server.url)
     assert wire.ask(("RPUSH", "text", "y"), ("GET", "text")) == [None, b"x"]
     wire.close()
 
 
 def test_reply_above_the_limit_is_not_read_to_its_end(server: RedisServer, raw: Any) -> None:
     raw.set("large", "x" * 1_000_000)
-    wire = Wire(server.url, limit_bytes=10_000)
+    wire = RedisWire(server.url, limit_bytes=10_000)
     with pytest.raises(ReplyTooLarge):
         wire.ask(("GET", "large"))
     assert wire.ask(("STRLEN", "large")) == [1_000_000]

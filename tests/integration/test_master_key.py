@@ -10,11 +10,11 @@ from urllib.request import Request, urlopen
 import pytest
 from sqlalchemy import select
 
-from pool import tokens
-from pool.states import State
+from pool.core import tokens
+from pool.core.states import State
 from pool.store import schema
 from tests.support.postgres_server import PostgresServer
-from tests.support.signed import Caller, key_of
+from tests.support.signed import SignedCaller, key_of
 from tests.support.system import System
 
 OLD, NEW = "the key that was there before today", "the key that is to be from now on"
@@ -50,7 +50,7 @@ def findings(system: System) -> set[str]:
 
 
 def test_a_new_key_is_rolled_in_and_nobody_loses_his_worker(system: System) -> None:
-    caller = Caller(system)
+    caller = SignedCaller(system)
     old, new = key_of("acme", master=OLD), key_of("acme", master=NEW)
     asked = {"org": "acme", "request_id": "kept", "lease_s": 3600}
     held = caller.ask("pool.acquire", old, **asked)
@@ -93,7 +93,7 @@ def test_a_new_key_is_rolled_in_and_nobody_loses_his_worker(system: System) -> N
     caller.close()
 
 
-def made_now(system: System, caller: Caller) -> dict[str, Any]:
+def made_now(system: System, caller: SignedCaller) -> dict[str, Any]:
     """A worker that was made under the key in use."""
     before = set(live(system))
     bolt = key_of("bolt", master=NEW)

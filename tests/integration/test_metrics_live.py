@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from pool.metrics import dashboard
 from pool.metrics.catalog import CATALOG
+from tests.support.postgres_server import PostgresServer
 from tests.support.prometheus import Prometheus, command
 from tests.support.system import EVERYTHING, ROOT, Service, System
 from tests.support.waiting import eventually
@@ -31,11 +33,14 @@ QUIET = (
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[System, Prometheus]]:
+def seen(
+    tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer
+) -> Iterator[tuple[System, Prometheus]]:
     command("prometheus")
     folder = tmp_path_factory.mktemp("pool")
     settings = {"profiles": {"default": {"warm_target": 2}}, "orgs": {"acme": {"cap": 5}}}
-    with System(folder, settings=settings, measured=True) as system:
+    url = postgres.create_database("metrics_live")
+    with System(folder, url, settings=settings, measured=True) as system:
         system.run(*EVERYTHING, "exporter").wait_idle(2)
         service = Service(system.redis.url)
         service.granted("acme", lease_s=600)
@@ -67,7 +72,7 @@ def test_every_metric_is_there_in_a_running_pool(seen: tuple[System, Prometheus]
     for metric in CATALOG.values():
         if metric.name not in QUIET:
             name = metric.series[-1]
-            eventually(lambda name=name: prometheus.query(name), within_s=60, every_s=0.5)
+            eventually(partial(prometheus.query, name), within_s=60, every_s=0.5)
 
 
 def test_every_query_of_the_dashboard_is_answered(seen: tuple[System, Prometheus]) -> None:
@@ -98,7 +103,7 @@ def test_numbers_are_those_of_the_pool(seen: tuple[System, Prometheus]) -> None:
         'warmpool_org_in_use{org="acme"}': 2,
     }
     for query, number in expected.items():
-        eventually(lambda q=query, n=number: value(prometheus, q) == n, within_s=30, every_s=0.5)
+        eventually(partial(has_value, prometheus, query, number), within_s=30, every_s=0.5)
     assert value(prometheus, "sum(warmpool_spawn_seconds_count)") >= 2
     assert len(system.entries()) >= value(prometheus, "sum(warmpool_moves_total)")
 
@@ -108,14 +113,17 @@ def test_while_all_is_well_no_alert_fires(seen: tuple[System, Prometheus]) -> No
     assert prometheus.firing() == set()
 
 
-def test_a_port_that_is_taken_is_told_with_the_settings_name(tmp_path: Path) -> None:
-    with System(tmp_path) as system, socket.socket() as taken:
+def test_a_port_that_is_taken_is_told_with_the_settings_name(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
+    url = postgres.create_database("taken_port")
+    with System(tmp_path, url) as system, socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         env = {**system.env, "WARMPOOL_METRICS_PORT": str(taken.getsockname()[1])}
         started = [
             subprocess.Popen(
-                [sys.executable, "-m", "pool.cli", *words], cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                [sys.executable, "-m", "pool.ops.cli", *words], cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
             )
             for words in (["worker", "acquire"], ["beat"], ["exporter"])
         ]  # fmt: skip
@@ -124,6 +132,10 @@ def test_a_port_that_is_taken_is_told_with_the_settings_name(tmp_path: Path) -> 
             assert process.returncode == 1, said
             assert "metrics_port (WARMPOOL_METRICS_PORT)" in said
             assert "Traceback" not in said
+
+
+def has_value(prometheus: Prometheus, expr: str, wanted: float) -> bool:
+    return value(prometheus, expr) == wanted
 
 
 def value(prometheus: Prometheus, expr: str) -> float:

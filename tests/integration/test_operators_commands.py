@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from pool import operating
-from pool.cli import app as root
-from pool.cli.printing import painted
-from pool.ids import WorkerId
-from pool.operating import Operator
+from pool.core.ids import WorkerId
+from pool.ops import operating
+from pool.ops.cli import app as root
+from pool.ops.cli.printing import painted
+from pool.ops.operating import Operator
 from pool.store import Store
 from tests.support.busy_hour import passes_are_well
 from tests.support.system import ROOT
@@ -23,13 +23,13 @@ from tests.support.world import World
 
 
 @pytest.fixture
-def pool(sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def pool(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.chdir(tmp_path)
     for name in [n for n in os.environ if n.startswith("WARMPOOL_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("WARMPOOL_DATA_DIR", str(tmp_path / "data"))
-    monkeypatch.setenv("WARMPOOL_DATABASE_URL", str(sqlite_store.engine.url))
-    made = World(sqlite_store)
+    monkeypatch.setenv("WARMPOOL_DATABASE_URL", store.engine.url.render_as_string(hide_password=False))
+    made = World(store)
     made.warm(3)
     passes_are_well(made)
     return made
@@ -46,7 +46,7 @@ def test_status_says_when_all_is_well_and_its_exit_code_when_something_is_bad(
     pool: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("status") == 0
-    assert capsys.readouterr().out.splitlines()[1] == "nothing to worry about"
+    assert capsys.readouterr().out.splitlines()[1] == "no problems found"
     operating.set_pool_paused(pool.store, paused=True, operator=Operator(name="a", way="cli", why=""))
     assert run("status") == 0
     assert "\n! the pool is paused" in capsys.readouterr().out
@@ -66,19 +66,19 @@ def test_status_says_when_all_is_well_and_its_exit_code_when_something_is_bad(
         (["get", "workers", "--state", "warm"], 2, "Invalid value for '--state': Value error, 'warm' is not one of 'spawning'"),
         (["get", "workers", "--limit", "0"], 2, "Invalid value for '--limit'"),
         (["get", "workers", "-o", "xml"], 2, "Invalid value for '--output'"),
-        (["explain", "w-none"], 1, "no worker 'w-none': neither the table nor the journal knows it"),
+        (["explain", "w-none"], 1, "there is no worker 'w-none', neither live nor in the journal"),
         (["explain", "none"], 1, "no worker and no request 'none'"),
-        (["events", "w-none"], 1, "no worker 'w-none': the journal does not know it"),
-        (["top"], 1, "top needs a terminal"),
+        (["events", "w-none"], 1, "no journal entry for worker 'w-none'"),
+        (["top"], 1, "the output is not a terminal"),
         (["top", "--every", "0"], 2, "Invalid value for '--every'"),
-        (["profile", "set-warm", "default", "many"], 1, "the target is a number or `configured`, not 'many'"),
-        (["profile", "set-warm", "none", "1"], 1, "no profile 'none': one of default"),
+        (["profile", "set-warm", "default", "many"], 1, "invalid target 'many': give a whole number"),
+        (["profile", "set-warm", "none", "1"], 1, "unknown profile 'none'; configured are: default"),
         (["org", "set", "acme", "--cap", "-1"], 2, "Invalid value for '--cap'"),
-        (["pass", "pause", "none"], 1, "no pass 'none': one of reconcile_warm"),
-        (["simulate"], 2, "give one demand"),
+        (["pass", "pause", "none"], 1, "unknown pass 'none'; the passes are: reconcile_warm"),
+        (["simulate"], 2, "give exactly one demand"),
         (["simulate", "none.csv"], 1, "none.csv: No such file or directory"),
-        (["simulate", "--poisson", "1", "--try", "warm=3"], 1, "no setting 'warm' that a simulation could try"),
-        (["simulate", "--poisson", "1", "--try", "warm_target=-1"], 1, "'warm_target=-1': write NAME=NUMBER with a whole number"),
+        (["simulate", "--poisson", "1", "--try", "warm=3"], 1, "a simulation cannot change 'warm'"),
+        (["simulate", "--poisson", "1", "--try", "warm_target=-1"], 1, "invalid change 'warm_target=-1': write NAME=NUMBER with a whole number"),
     ],
 )  # fmt: skip
 def test_an_error_names_what_was_wrong(
@@ -96,7 +96,7 @@ def test_a_trace_that_can_not_be_read_names_its_line(
 ) -> None:
     trace = tmp_path / "trace.csv"
     for text, said in (
-        ("time,org\n1,a\n", "line 1: the header must name"),
+        ("time,org\n1,a\n", "line 1: the header lacks hold_s"),
         ("time,org,profile,hold_s\n1,a,default,5\nsoon,a,default,5\n", "line 3: time is 'soon'"),
         ("time,org,profile,hold_s\n1,a,default,long\n", "line 2: hold_s is 'long'"),
     ):
@@ -118,10 +118,31 @@ def test_lists_are_the_same_in_every_form(pool: World, capsys: pytest.CaptureFix
     assert run("get", "workers", "--org", "acme", "-o", "wide") == 0
     assert got.claim_id in capsys.readouterr().out
     assert run("get", "workers", "--org", "nobody") == 0
-    assert capsys.readouterr().out == "no workers\n"
+    assert capsys.readouterr().out == "no workers found\n"
     operating.drain(pool.deps, [WorkerId(got.worker_id)], Operator(name="a", way="cli", why="a try"))
     assert run("events", got.worker_id) == 0
     assert "leaving: drained: a try" in capsys.readouterr().out
+
+
+def test_explain_of_a_request_id_that_two_orgs_used_names_both(
+    pool: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pool.granted("acme", request_id="twice")
+    pool.granted("bolt", request_id="twice")
+    assert run("explain", "twice") == 1
+    assert "choose one with --org: acme, bolt" in capsys.readouterr().err
+    assert run("explain", "several") == 1
+    assert "no worker and no request 'several'" in capsys.readouterr().err
+
+
+def test_events_as_json_have_reason_and_detail_apart(pool: World, capsys: pytest.CaptureFixture[str]) -> None:
+    got = pool.granted("acme")
+    operating.retire(pool.deps, WorkerId(got.worker_id), Operator(name="a", way="cli", why="a try"))
+    capsys.readouterr()
+    assert run("events", got.worker_id, "--json") == 0
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (last["to_state"], last["reason"], last["detail"]) == ("draining", "retired", "a try")
+    assert last["who"] == "a (cli)"
 
 
 def test_states_worries_and_headings_have_their_colours() -> None:
@@ -134,7 +155,7 @@ def test_states_worries_and_headings_have_their_colours() -> None:
 
 
 def test_a_pipe_gets_no_colour_and_a_terminal_does(pool: World) -> None:
-    command = [sys.executable, "-m", "pool.cli", "get", "workers"]
+    command = [sys.executable, "-m", "pool.ops.cli", "get", "workers"]
     env = {**os.environ, "TERM": "xterm-256color"}
     piped = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, timeout=60)
     assert b"idle" in piped.stdout

@@ -6,21 +6,31 @@ from dataclasses import replace
 
 import pytest
 
-from pool import batching
-from pool.drivers.port import LABEL_BUSY, NOTE_DO_NOT_DISRUPT, NOTE_ORG, Phase, PodSpec, Role, Stamp, Word
-from pool.errors import BrokenPromise, Transient
-from pool.ids import ProfileName
-from pool.keys import Keyring
+from pool.core.errors import BrokenPromise, Transient
+from pool.core.ids import ProfileName, WorkerId
+from pool.core.keys import Keyring
+from pool.core.periods import PERIODS_S
+from pool.core.states import MoveReason, Reason, State
+from pool.drivers.port import (
+    LABEL_BUSY,
+    NOTE_DO_NOT_DISRUPT,
+    NOTE_ORG,
+    PodPhase,
+    PodRole,
+    PodSpec,
+    Stamp,
+    Word,
+)
+from pool.lifecycle import claiming
+from pool.ops import reporting
 from pool.passes import PASSES
 from pool.passes.running import Run
-from pool.periods import PERIODS_S
-from pool.states import Reason, State
 from pool.store import breakers, orgs, passes, schema, suspects
 from tests.support.world import World
 
 
 def _pod(
-    world: World, name: str, *, stamped: bool = False, age_s: float = 1000, role: Role = Role.WORKER
+    world: World, name: str, *, stamped: bool = False, age_s: float = 1000, role: PodRole = PodRole.WORKER
 ) -> str:
     """A pod that the table knows nothing of."""
     world.driver.create(
@@ -86,8 +96,8 @@ def test_a_floor_is_kept_and_stays_claimable(world: World) -> None:
 
 def test_two_reaps_at_once_keep_the_floor(world: World) -> None:
     """Both have read the same overdue workers before either acts."""
-    from pool.after import After
-    from pool.retiring import drain
+    from pool.lifecycle.effects import Effects
+    from pool.lifecycle.retiring import drain
     from pool.store import workers
 
     world.org("acme", hot_idle_floor=1)
@@ -99,7 +109,7 @@ def test_two_reaps_at_once_keep_the_floor(world: World) -> None:
         overdue = workers.parked_past_end(tx, limit=10)
     for worker in (*overdue, *overdue):
         with world.store.write() as tx:
-            drain(tx, After(), worker, world.deps.by("overdue"), above_floor=True)
+            drain(tx, Effects(), worker, world.deps.by(MoveReason.HOT_IDLE_TTL), above_floor=True)
     assert len(world.workers(State.HOT_IDLE)) == 1
 
 
@@ -152,7 +162,7 @@ def test_a_claim_that_is_never_renewed_ends_at_its_lease_and_its_worker_drains(w
     assert world.state_of(worker) is State.DRAINING
     assert world.renew(granted.claim_id)["gone"] == {granted.claim_id: "expired"}
     world.warm(1)
-    assert world.granted("acme")
+    world.granted("acme")
 
 
 def test_a_renewed_claim_lives_on(world: World) -> None:
@@ -185,10 +195,8 @@ def test_an_outage_of_the_lane_ends_no_session(world: World) -> None:
 
 
 def test_a_renewal_that_comes_before_the_expiry_is_carried_out_wins(world: World) -> None:
-    from pool.after import After
-    from pool.holding import end
-    from pool.ids import ClaimId
-    from pool.states import ClaimEnd
+    from pool.core.ids import ClaimId
+    from pool.core.states import ClaimEnd
     from pool.store import claims
 
     (worker,) = world.warm(1)
@@ -200,8 +208,25 @@ def test_a_renewal_that_comes_before_the_expiry_is_carried_out_wins(world: World
         (expired,) = claims.expired(tx, limit=10)
     world.renew(granted.claim_id)
     with world.store.write() as tx:
-        assert end(tx, world.deps, After(), ClaimId(expired.id), ClaimEnd.EXPIRED) is None
+        by = world.deps.by(MoveReason.LEASE_EXPIRED)
+        assert claims.end(tx, world.deps.asking(), ClaimId(expired.id), ClaimEnd.EXPIRED, by) is None
     assert world.state_of(worker) is State.HOT
+
+
+def test_a_claim_that_expires_makes_room_for_its_orgs_waiter_at_once(world: World) -> None:
+    """The waiter is of another profile, and a worker has been idle all the time: only the cap was in its way."""
+    world.profile("other", warm_target=0)
+    world.org("acme", cap=1)
+    world.warm(1)
+    world.warm(1, "other")
+    world.granted("acme", lease_s=5)
+    task_id = world.waits("acme", profile="other", wait_s=600)
+    for _ in range(4):
+        world.pass_time(9)
+        world.canary()
+    world.run_pass("reap")
+    (answer,) = world.broker.answers_for(task_id)
+    assert answer["outcome"] == "granted"
 
 
 def test_a_worker_that_could_not_be_parked_stays_usable_and_is_parked_later(
@@ -210,11 +235,11 @@ def test_a_worker_that_could_not_be_parked_stays_usable_and_is_parked_later(
     world.org("acme", cap=1)
     (worker,) = world.warm(1)
     granted = world.granted("acme")
-    from pool.store import workers
 
     with monkeypatch.context() as broken:
-        broken.setattr(batching, "can_serve", lambda *_: False)
-        broken.setattr(workers, "park", lambda *a, **k: (_ for _ in ()).throw(Transient("the write failed")))
+        broken.setattr(
+            claiming, "serve", lambda *a, **k: (_ for _ in ()).throw(Transient("the write failed"))
+        )
         assert world.release(granted.claim_id) == "released"
     assert world.state_of(worker) is State.HOT
     assert world.deps.metrics.park_failures._value.get() == 1
@@ -222,7 +247,7 @@ def test_a_worker_that_could_not_be_parked_stays_usable_and_is_parked_later(
     assert granted.claim_id in world.renew(granted.claim_id)["renewed"]
     world.run_pass("reap")
     assert world.state_of(worker) is State.HOT_IDLE
-    assert world.granted("acme")
+    world.granted("acme")
 
 
 def test_a_worker_past_its_age_leaves_when_unclaimed(world: World) -> None:
@@ -233,7 +258,7 @@ def test_a_worker_past_its_age_leaves_when_unclaimed(world: World) -> None:
     world.pass_time(101)
     world.run_pass("reap")
     states = {w.id: w.state for w in world.workers()}
-    assert states[granted.worker_id] is State.HOT
+    assert states[WorkerId(granted.worker_id)] is State.HOT
     assert sorted(states.values()) == [State.DRAINING, State.HOT]
     assert busy
 
@@ -266,7 +291,7 @@ def test_a_worker_of_a_key_that_nobody_has_leaves_once_a_newer_one_was_made_unde
     assert reaped_by(old) == then
     assert reaped_by(new) == sorted([State.DRAINING, State.DRAINING, State.HOT, State.IDLE])
     assert world.state_of(held.worker_id) is State.HOT
-    assert new.is_current(world.granted("beta").worker_id)
+    assert new.is_current(WorkerId(world.granted("beta").worker_id))
 
 
 # reconcile_warm
@@ -379,7 +404,7 @@ def test_a_worker_that_only_the_table_knows_to_be_ready_yet_is_warm(
     assert worker
 
 
-@pytest.mark.parametrize("seen", [{"terminating": True}, {"leaving": "cordoned"}, {"phase": Phase.ENDED}])
+@pytest.mark.parametrize("seen", [{"terminating": True}, {"leaving": "cordoned"}, {"phase": PodPhase.ENDED}])
 def test_a_worker_whose_pod_is_seen_to_go_is_not_warm_however_young(
     world: World, seen: dict[str, object]
 ) -> None:
@@ -531,8 +556,8 @@ def test_a_silent_binding_is_freed_and_its_request_gets_another_worker(world: Wo
 
 
 def test_a_heart_beating_activation_is_never_taken(world: World) -> None:
-    from pool import activating
-    from pool.records import Held
+    from pool.core.records import Held
+    from pool.lifecycle import activating
     from pool.store import workers
 
     world.profile(activation_path="/activate")
@@ -594,8 +619,26 @@ def test_a_stamped_pod_is_deleted_only_on_two_proofs_one_of_them_its_own(
     world.run_pass("sweep_orphans")
     assert (pod not in world.driver.pods) is deleted
     with world.store.read() as tx:
-        held = suspects.every(tx, suspects.Kind.STAMPED_POD)
-    assert deleted or str(word) in held[0][3]
+        held = suspects.every(tx, suspects.SuspectKind.HELD_POD)
+    assert deleted or any(str(word) in detail for *_, detail in held)
+
+
+def test_held_pod_is_reported_until_it_is_gone(world: World) -> None:
+    world.warm(1)
+    pod = _pod(world, "w-orphan", stamped=True)
+    world.driver.words[pod] = Word.BUSY
+
+    def reported() -> list[str]:
+        found = reporting.status(world.store, world.deps.settings)["worries"]
+        return [w["text"] for w in found if w["id"].startswith("orphan:")]
+
+    world.run_pass("sweep_orphans")
+    assert reported() == []
+    world.run_pass("sweep_orphans")
+    assert reported() == ["pod w-orphan has no row and reports that it is busy: kept"]
+    del world.driver.pods[pod]
+    world.run_pass("sweep_orphans")
+    assert reported() == []
 
 
 def test_a_stamped_pod_that_is_young_is_left_alone(world: World) -> None:
@@ -625,7 +668,7 @@ def test_a_row_whose_pod_is_absent_in_two_runs_is_lost_and_its_claim_ends(world:
     world.run_pass("sweep_orphans")
     assert world.state_of(granted.worker_id) is State.LOST
     assert world.renew(granted.claim_id)["gone"] == {granted.claim_id: "worker_lost"}
-    assert world.granted("acme")
+    world.granted("acme")
     assert kept
 
 
@@ -865,17 +908,17 @@ def _shape(world: World) -> object:
 
 
 def _placeholders(world: World) -> int:
-    return sum(1 for p in world.driver.pods.values() if p.role == Role.PLACEHOLDER)
+    return sum(1 for p in world.driver.pods.values() if p.role == PodRole.PLACEHOLDER)
 
 
 def test_pods_that_ended_by_themselves_are_lost_with_their_exit_code(world: World) -> None:
     (worker,) = world.warm(1)
     granted = world.granted("acme")
     pod = replace(
-        world.driver.pods[worker], phase=Phase.ENDED, exit_code=137, trouble="OOMKilled", ready=False
+        world.driver.pods[worker], phase=PodPhase.ENDED, exit_code=137, trouble="OOMKilled", ready=False
     )
     world.driver.pods[worker] = pod
-    from pool import observing
+    from pool.lifecycle import observing
 
     observing.observe(world.deps, pod)
     assert world.state_of(worker) is State.LOST
@@ -924,4 +967,4 @@ def test_a_profile_that_another_replica_knows_is_left_alone(world: World) -> Non
         world.deps = new
         world.run_pass("reconcile_warm")
     assert len(world.workers(State.IDLE)) >= 1
-    assert [w.profile for w in world.workers(State.IDLE)].count("new") == 1
+    assert [w.profile for w in world.workers(State.IDLE)].count(ProfileName("new")) == 1

@@ -8,19 +8,20 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from pool import doctor, reporting, retiring
-from pool.after import After
-from pool.doctor import Patient
-from pool.drivers.port import PodSpec, Role, Stamp
-from pool.errors import Forbidden
-from pool.states import State
+from pool.core.errors import Forbidden
+from pool.core.states import MoveReason, State
+from pool.drivers.port import PodRole, PodSpec, Stamp
+from pool.lifecycle import retiring
+from pool.lifecycle.effects import transaction
+from pool.ops import doctor, reporting
+from pool.ops.doctor import Patient
 from pool.store import deeds, passes
 from tests.support.world import World
 
 HELD = Stamp(org="acme", claim_id="c", epoch=1, busy=True)
 
 
-def orphan(world: World, name: str, *, stamped: bool = False, role: Role = Role.WORKER) -> str:
+def orphan(world: World, name: str, *, stamped: bool = False, role: PodRole = PodRole.WORKER) -> str:
     """An old pod that the table knows nothing of."""
     driver = world.driver
     driver.create(
@@ -37,10 +38,8 @@ def orphan(world: World, name: str, *, stamped: bool = False, role: Role = Role.
 
 
 def drain(world: World, worker: str) -> None:
-    after = After()
-    with world.store.write() as tx:
-        retiring.drain(tx, after, world.worker(worker), world.deps.by("test"))
-    after.send(world.deps)
+    with transaction(world.deps) as (tx, after):
+        retiring.drain(tx, after, world.worker(worker), world.deps.by(MoveReason.SURPLUS))
 
 
 def refused(world: World) -> dict[str, str]:
@@ -69,7 +68,7 @@ def test_an_orphan_that_can_not_be_deleted_is_left_out_and_told_until_it_is_mend
     assert found.last_success_at is not None
     assert "skipped 1" in str(found.last_detail)
     assert refused(world) == {
-        "refused:sweep_orphans:orphan_deleted": "sweep_orphans leaves out w-poison: orphan_deleted was refused 11 times: "
+        "refused:sweep_orphans:orphan_deleted": "sweep_orphans skips w-poison: orphan_deleted was refused 11 times: "
         "forbidden: admission denied delete of w-poison"
     }
     assert len([line for line in told if line["event"] == "step_skipped"]) == 1
@@ -126,7 +125,7 @@ def test_companions_and_placeholders_that_can_not_go_leave_the_others_to_go(worl
     assert "w-left-a" in world.driver.secrets
     assert "w-left-b" not in world.driver.secrets
     for name in ("p-a", "p-b"):
-        orphan(world, name, role=Role.PLACEHOLDER)
+        orphan(world, name, role=PodRole.PLACEHOLDER)
     world.driver.denied.add(("delete", "p-a"))
     assert world.run_pass("reconcile_headroom")["outcome"] == "ok"
     assert "p-a" in world.driver.pods
@@ -180,7 +179,7 @@ def test_a_worker_whose_pod_can_not_be_deleted_is_told_and_holds_up_nobody(world
     world.pass_time(20)
     assert world.run_pass("reap")["outcome"] == "ok"
     world.deliver("pool.retire")
-    assert "retire leaves out" in refused(world)["refused:retire:pod_deleted"]
+    assert "retire skips" in refused(world)["refused:retire:pod_deleted"]
     assert "was refused 2 times" in refused(world)["refused:retire:pod_deleted"]
     patient = Patient(world.deps.settings)
     patient.__dict__["store"] = world.store

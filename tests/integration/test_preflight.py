@@ -8,14 +8,16 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from pool.doctor import Level, Patient, examine, starting
-from pool.errors import Refused
-from pool.settings import KubernetesSettings, PoolSettings, Settings
+from pool.core.errors import Refused
+from pool.core.settings import KubernetesSettings, PoolSettings, Settings
+from pool.ops.doctor import Level, Patient, examine, starting
+from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisServer
 from tests.support.system import ROOT
 
@@ -36,6 +38,14 @@ def away(tmp_path: Path) -> Settings:
     file.write_text(json.dumps(AWAY))
     pool = PoolSettings(driver="kubernetes", call_timeout_s=1, data_dir=str(tmp_path / "data"))
     return Settings(pool=pool, kubernetes=KubernetesSettings(kubeconfig=str(file)))
+
+
+@pytest.fixture
+def without_tables(postgres: PostgresServer, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A database that was never migrated."""
+    name = f"bare_{abs(hash(request.node.name))}"
+    yield postgres.create_database(name)
+    postgres.drop_database(name)
 
 
 def test_a_cluster_that_does_not_answer_keeps_nobody_from_starting(away: Settings) -> None:
@@ -97,8 +107,12 @@ def test_the_doctor_says_what_nobody_looked_at(away: Settings, tmp_path: Path) -
     sick.close()
 
 
-def test_what_can_not_be_checked_for_another_fault_is_not_told_as_bad_again(tmp_path: Path) -> None:
-    pool = PoolSettings(broker_url="redis://127.0.0.1:1/0", data_dir=str(tmp_path))
+def test_what_can_not_be_checked_for_another_fault_is_not_told_as_bad_again(
+    tmp_path: Path, without_tables: str
+) -> None:
+    pool = PoolSettings(
+        broker_url="redis://127.0.0.1:1/0", database_url=without_tables, data_dir=str(tmp_path)
+    )
     sick = Patient(Settings(pool=pool))
     bad = {f.id for f in examine(sick) if f.level is Level.BAD}
     sick.close()
@@ -106,24 +120,28 @@ def test_what_can_not_be_checked_for_another_fault_is_not_told_as_bad_again(tmp_
     assert not {i for i in bad if i.startswith(("broker_", "table_"))}
 
 
-def test_a_start_tells_what_is_wrong_around_it_in_a_line_each(tmp_path: Path) -> None:
+def test_a_start_tells_what_is_wrong_around_it_in_a_line_each(tmp_path: Path, without_tables: str) -> None:
     with RedisServer() as redis, capture_logs() as told:
-        starting.look_around(Settings(pool=PoolSettings(broker_url=redis.url, data_dir=str(tmp_path))))
-    assert {line["event"] for line in told} == {"preflight"}
+        pool = PoolSettings(broker_url=redis.url, database_url=without_tables, data_dir=str(tmp_path))
+        starting.look_around(Settings(pool=pool))
+    assert {line["event"] for line in told} == {"preflight_problem_found"}
     assert [line["id"] for line in told if line["id"].startswith("redis_")] == ["redis_persistence"]
     assert "clocks_differences" not in {line["id"] for line in told}
     assert all(line["evidence"] and line["fix"] for line in told)
 
 
-def test_the_command_names_what_was_not_checked_and_that_is_nothing_bad(tmp_path: Path) -> None:
+def test_the_command_names_what_was_not_checked_and_that_is_nothing_bad(
+    tmp_path: Path, without_tables: str
+) -> None:
     with RedisServer(appendonly=True) as redis:
         env = {
             "PATH": "/usr/bin:/bin",
             "WARMPOOL_DATA_DIR": str(tmp_path / "data"),
             "WARMPOOL_BROKER_URL": redis.url,
+            "WARMPOOL_DATABASE_URL": without_tables,
         }
         command("migrate", env)
-        (tmp_path / "data").chmod(0o700)
+        (tmp_path / "data").mkdir(mode=0o700, exist_ok=True)
         shown, told = command("doctor", env), command("doctor", env, "-o", "json")
     found = {f["id"]: f for f in json.loads(told.stdout)["findings"]}
     assert found["cluster"]["level"] == "unchecked"
@@ -139,20 +157,22 @@ def test_the_command_names_what_was_not_checked_and_that_is_nothing_bad(tmp_path
 
 
 def command(name: str, env: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
-    run = [sys.executable, "-m", "pool.cli", name, *words]
+    run = [sys.executable, "-m", "pool.ops.cli", name, *words]
     return subprocess.run(run, cwd=ROOT, env=env, capture_output=True, text=True)
 
 
 def test_a_check_up_of_a_local_pool_needs_nothing_of_a_clusters() -> None:
-    missing = "import sys; sys.modules.update(msgspec=None, kubernetes=None); import pool.doctor, pool.doctor.starting"
+    missing = "import sys; sys.modules.update(msgspec=None, kubernetes=None); import pool.ops.doctor, pool.ops.doctor.starting"
     subprocess.run([sys.executable, "-c", missing], cwd=ROOT, check=True)
 
 
-def test_an_acquire_worker_loads_nothing_that_speaks_to_a_cluster(tmp_path: Path, away: Settings) -> None:
+def test_an_acquire_worker_loads_nothing_that_speaks_to_a_cluster(
+    tmp_path: Path, away: Settings, without_tables: str
+) -> None:
     """It is prepared as it starts, with the Kubernetes driver configured."""
     script = (
         "import sys; from tasks.__main__ import _prepare; from tasks.app import app; _prepare(app, 'acquire');"
-        "sys.exit(any(m.startswith(('kubernetes', 'pool.drivers.kubernetes', 'pool.doctor')) for m in sys.modules))"
+        "sys.exit(any(m.startswith(('kubernetes', 'pool.drivers.kubernetes', 'pool.ops.doctor')) for m in sys.modules))"
     )
     env = {
         "PATH": "/usr/bin:/bin",
@@ -161,6 +181,7 @@ def test_an_acquire_worker_loads_nothing_that_speaks_to_a_cluster(tmp_path: Path
         "WARMPOOL_DRIVER": "kubernetes",
         "WARMPOOL_KUBERNETES_KUBECONFIG": away.kubernetes.kubeconfig,
         "WARMPOOL_BROKER_URL": "redis://127.0.0.1:1/0",
+        "WARMPOOL_DATABASE_URL": without_tables,
     }
     command("migrate", env)
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=env, capture_output=True, text=True)

@@ -13,11 +13,12 @@ import pytest
 import redis
 from celery import Celery
 
-from pool import acl
+from pool.broker import acl
 from pool.client import AsyncPool, BrokerDown, Pool
 from pool.client.messages import Message
-from pool.ids import RandomIds, new_task_id
-from pool.signing import HEADER, Asked, sign
+from pool.core.ids import RandomIds, new_task_id
+from pool.core.signing import HEADER, Asked, sign
+from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisServer
 from tests.support.signed import MASTER_KEY, key_of, recipe, refusals, refused_and_nothing_else
 from tests.support.system import ROOT, System
@@ -45,7 +46,7 @@ def shipped_acl() -> str:
 
 
 @pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+def system(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer) -> Iterator[System]:
     lines = [acl.line(org, acl.org_rules(org), password(org)) for org in ORGS]
     server = RedisServer(appendonly=True, acl="\n".join([shipped_acl().strip(), *lines, ""]))
     pool = {"signed_requests": True, "queue_per_org": True}
@@ -56,7 +57,11 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     }
     control = server.url_of("control", password("control"))
     with System(
-        tmp_path_factory.mktemp("queues"), settings=settings, redis=server, broker_url=control
+        tmp_path_factory.mktemp("queues"),
+        postgres.create_database("queue_per_org"),
+        settings=settings,
+        redis=server,
+        broker_url=control,
     ) as made:
         for org in ORGS[:-1]:
             made.command("org", "set", org)
@@ -183,7 +188,7 @@ def test_an_answer_that_would_go_to_anothers_keys_is_not_given(system: System) -
             ("", "4"),
         ):
             known = len(refusals(system))
-            with refused_and_nothing_else(system, "this org's own keys"):
+            with refused_and_nothing_else(system, "outside the keys of this org"):
                 push(system, reply_to=reply_to, task_id=task_id, signed_by="acme")
             assert len(refusals(system)) == known + 1
             assert not control.exists(
@@ -192,7 +197,7 @@ def test_an_answer_that_would_go_to_anothers_keys_is_not_given(system: System) -
 
 
 def test_the_queue_of_one_org_does_not_keep_the_others_waiting(system: System) -> None:
-    """A thousand letters of one org that mean nothing, and somebody of another org."""
+    """A thousand messages of one org that mean nothing, and somebody of another org."""
     with redis.Redis.from_url(url_of(system, "acme")) as client:
         client.lpush("acquire.acme.", *["{}"] * 1000)
     with Pool(url_of(system, "bolt"), org_key=key("bolt")) as pool:

@@ -16,9 +16,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pool import tokens
-from pool.drivers import contract
-from pool.drivers.port import Phase, Pod
+from pool.core import names, tokens
+from pool.drivers.port import Pod, PodPhase
 from tests.support.local_ground import MASTER_KEY, LocalGround, auth, call
 from tests.support.waiting import eventually
 
@@ -235,10 +234,10 @@ def test_a_worker_runs_in_a_container_without_status_file(tmp_path: Path) -> Non
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    told = {contract.WORKER: "w-one", contract.PORT: str(port), contract.KEY_FILE: str(key_file)}
+    told = {names.ENV_WORKER: "w-one", names.ENV_PORT: str(port), names.ENV_KEY_FILE: str(key_file)}
     env = os.environ | told | {"PYTHONPATH": str(Path.cwd())}
     pod = Pod(
-        name="w-one", uid="", version="", phase=Phase.RUNNING, ready=True, terminating=False,
+        name="w-one", uid="", version="", phase=PodPhase.RUNNING, ready=True, terminating=False,
         endpoint=f"http://127.0.0.1:{port}",
     )  # fmt: skip
     with subprocess.Popen([sys.executable, "-m", "pool.drivers.local.worker"], env=env) as container:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from pool.states import State
+from pool.core.states import State
 from pool.store import schema
+from tests.support.postgres_server import PostgresServer
 from tests.support.system import EVERYTHING, Service, System
 from tests.support.waiting import eventually
 
@@ -29,8 +30,8 @@ def _settings(image: str, **profile: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def system(tmp_path: Path) -> Iterator[System]:
-    with System(tmp_path, settings=_settings("worker:1")) as made:
+def system(tmp_path: Path, postgres: PostgresServer) -> Iterator[System]:
+    with System(tmp_path, postgres.create_database(tmp_path.name), settings=_settings("worker:1")) as made:
         made.run(*EVERYTHING)
         made.wait_idle(TARGET)
         yield made

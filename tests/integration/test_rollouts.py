@@ -7,15 +7,15 @@ from itertools import pairwise
 
 import pytest
 
-from pool import reporting
-from pool.cli.status import screen
-from pool.drivers.port import Phase
-from pool.ids import ProfileName
+from pool.core.ids import ProfileName
+from pool.core.profiles import revision
+from pool.core.states import Outcome, State
+from pool.drivers.port import PodPhase
+from pool.lifecycle.spawning import spawn
+from pool.ops import reporting
+from pool.ops.cli.status import screen
 from pool.passes import PASSES
 from pool.passes.running import Run, carry_out
-from pool.profiles import revision
-from pool.spawning import spawn
-from pool.states import Outcome, State
 from pool.store import breakers, targets
 from tests.support.world import World
 
@@ -48,7 +48,7 @@ def _end(world: World) -> None:
     world.deliver("pool.spawn", "pool.retire")
     for pod in list(world.driver.pods.values()):
         if not pod.ready:
-            world.driver.change(pod.name, phase=Phase.ENDED, trouble="no such file", exit_code=127)
+            world.driver.change(pod.name, phase=PodPhase.ENDED, trouble="no such file", exit_code=127)
     world.observe()
 
 
@@ -74,6 +74,17 @@ def test_new_workers_are_ready_before_old_ones_go_and_the_supply_never_falls_bel
     assert len(rolled.driver.pods) == 4
     rolled.run_pass("reconcile_warm")
     assert not rolled.broker.sent
+
+
+@pytest.mark.parametrize("image", [NEW, "registry/node-runner:2", "registry/evict-preempt:2"])
+def test_replaced_worker_counts_as_a_rollout_whatever_the_image_is_named(rolled: World, image: str) -> None:
+    rolled.profile(image=image)
+    for _ in range(3):
+        rolled.run_pass("reconcile_warm")
+        _become_ready(rolled)
+    metric = next(m for m in rolled.deps.metrics.registry.collect() if m.name == "warmpool_moves")
+    drained = {s.labels["reason"] for s in metric.samples if s.labels["to"] == "draining"}
+    assert drained == {"rollout"}
 
 
 def test_a_target_set_at_run_time_is_the_one_that_a_rollout_keeps(rolled: World) -> None:
@@ -178,7 +189,7 @@ def test_an_image_that_does_not_start_halts_the_rollout_and_the_old_ones_keep_se
         _end(rolled)
         rolled.pass_time(400)
     assert {w.id for w in rolled.workers(State.IDLE)} == old
-    assert f"! profile default: the rollout of {NEW} is halted: its container ended: no such file" in _status(
+    assert f"! profile default: the rollout of {NEW} is halted: container_ended: no such file" in _status(
         rolled
     )
     assert "the old workers stay (4 idle)" in _status(rolled)
@@ -290,12 +301,12 @@ def test_at_the_pools_cap_the_rollout_waits_for_room_and_takes_nothing_away(roll
 def test_a_rollout_is_told_in_the_status_and_nothing_is_said_once_it_is_over(rolled: World) -> None:
     rolled.run_pass("reconcile_warm")
     assert (
-        f"profile default: rolling out {NEW}: waiting for its first worker, 4 idle to be replaced"
+        f"profile default: rolling out {NEW}: waiting for the first new worker to become ready, 4 idle to replace"
         in _status(rolled)
     )
     _become_ready(rolled)
     rolled.run_pass("reconcile_warm")
-    assert f"profile default: rolling out {NEW}: 1 new, 3 idle to be replaced" in _status(rolled)
+    assert f"profile default: rolling out {NEW}: 1 new, 3 idle to replace" in _status(rolled)
     for _ in range(9):
         rolled.run_pass("reconcile_warm")
         _become_ready(rolled)

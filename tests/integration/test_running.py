@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from pool.clock import SystemClock
-from pool.ids import RandomIds
-from pool.locks import RedisLocks
+from pool.broker.locks import RedisLocks
+from pool.core.clock import SystemClock
+from pool.core.ids import RandomIds
+from pool.core.periods import PERIODS_S, lock_ttl_s, tick_expires_s
+from pool.core.states import State
 from pool.passes import PASSES, fallback
 from pool.passes.running import Pass, Run, run_once
-from pool.periods import PERIODS_S, lock_ttl_s, tick_expires_s
-from pool.states import State
 from pool.store import passes
 from tests.support.redis_server import RedisServer
 from tests.support.world import World

@@ -5,20 +5,20 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import re
+import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DataError, IntegrityError
 
-from pool.errors import BrokenPromise, IllegalMove, PoolError
-from pool.states import CLAIMED, State
-from pool.store import Store, connect, ddl, migrations, schema
+from pool.core.errors import BrokenPromise, IllegalMove, PoolError
+from pool.core.states import CLAIMED, State
+from pool.store import Store, connect, ddl, migrations, rules, schema
 from pool.store.errors import constraint_of
 from pool.store.triggers import REFUSED_BY_TRIGGER
 from tests.support.postgres_server import PostgresServer
@@ -45,7 +45,8 @@ def new_slot(tx: Connection, worker_id: str) -> None:
     tx.execute(
         text(
             "INSERT INTO workers (id, profile, image, revision, cpu_millicores, memory_mib, grace_s, state, created_at,"
-            " state_since, moved_by, moved_why) VALUES (:id, 'default', 'image', 'rev', 1, 1, 1, 'spawning', :at, :at, 'a', 'b')"
+            " state_since, moved_by, moved_reason, moved_detail) VALUES (:id, 'default', 'image', 'rev', 1, 1, 1, 'spawning', :at, :at,"
+            " 'a', 'demand', 'b')"
         ),
         {"id": worker_id, "at": AT},
     )
@@ -61,7 +62,7 @@ def raw_move(tx: Connection, worker_id: str, to: str, *, epochs: int = 1) -> Non
         text(
             "UPDATE workers SET state = :to, epoch = epoch + :epochs, claim_id = :claim, hot_idle_since = :parked,"
             " hot_idle_until = :parked, org = COALESCE(org, :org), pod_uid = COALESCE(pod_uid, :pod),"
-            " endpoint = COALESCE(endpoint, :pod), moved_by = :who, moved_why = :why WHERE id = :id"
+            " endpoint = COALESCE(endpoint, :pod), moved_by = :who, moved_reason = :reason, moved_detail = :detail WHERE id = :id"
         ),
         {
             "id": worker_id,
@@ -72,7 +73,8 @@ def raw_move(tx: Connection, worker_id: str, to: str, *, epochs: int = 1) -> Non
             "org": "acme" if bound else None,
             "pod": f"pod-{worker_id}" if podded else None,
             "who": "raw hand",
-            "why": f"to {to}",
+            "reason": "rollout",
+            "detail": f"to {to}",
         },
     )
 
@@ -84,18 +86,10 @@ def a_worker(tx: Connection, worker_id: str, state: State) -> None:
         raw_move(tx, worker_id, step)
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """One database a backend for all tests here: whoever writes uses rows of his own or rolls back."""
-    if request.param == "sqlite":
-        template = request.getfixturevalue("sqlite_template")
-        path = tmp_path_factory.mktemp("schema") / "pool.db"
-        path.write_bytes(template.read_bytes())
-        store = connect(f"sqlite:///{path}")
-    else:
-        server: PostgresServer = request.getfixturevalue("postgres")
-        template = request.getfixturevalue("postgres_template")
-        store = connect(server.create_database("schema_shared", template=template))
+@pytest.fixture(scope="module")
+def shared(postgres: PostgresServer, postgres_template: str) -> Iterator[Store]:
+    """One database for all tests here: each writes rows of its own or rolls back."""
+    store = connect(postgres.create_database("schema_shared", template=postgres_template))
     with store.write() as tx:
         _populate(tx)
     yield store
@@ -138,8 +132,8 @@ def _populate(tx: Connection) -> None:
 
 _SLOT = (
     "INSERT INTO workers (id, profile, image, revision, cpu_millicores, memory_mib, grace_s, state, epoch, created_at,"
-    " state_since, moved_by, moved_why) VALUES ('w-new', 'default', 'image', 'rev', 1, 1, 1, '{state}', {epoch}, '{at}', '{at}',"
-    " 'a', 'b')"
+    " state_since, moved_by, moved_reason) VALUES ('w-new', 'default', 'image', 'rev', 1, 1, 1, '{state}', {epoch}, '{at}', '{at}',"
+    " 'a', 'demand')"
 )
 _CLAIM_HOT = (
     "INSERT INTO claims (id, worker_id, org, profile, request_pk, epoch, source, lease_s, created_at, counted)"
@@ -165,7 +159,16 @@ BREACHES: dict[str, list[str]] = {
         f"INSERT INTO targets (profile, warm_target, set_by, set_at) VALUES ('p', -1, 'a', '{AT}')"
     ],
     # Behind the triggers, which know the same: a net for the day on which somebody turns them off.
-    "known_states_only": [f"TRIGGERS OFF;;{_SLOT.format(state='asleep', epoch=0, at=AT)}"],
+    "known_states_only": [_SLOT.format(state="asleep", epoch=0, at=AT)],
+    "known_move_reasons_only": [
+        _SLOT.format(state="spawning", epoch=0, at=AT).replace("'demand'", "'because'"),
+        "UPDATE workers SET moved_reason = 'node drained' WHERE id = 'w-hot'",
+        f"UPDATE workers SET leaving_since = '{AT}', leaving_reason = 'node drained' WHERE id = 'w-hot'",
+    ],
+    "marked_exactly_with_a_reason": [
+        f"UPDATE workers SET leaving_since = '{AT}' WHERE id = 'w-hot'",
+        "UPDATE workers SET leaving_reason = 'disrupted' WHERE id = 'w-hot'",
+    ],
     "claimed_exactly_with_a_claim": [
         "UPDATE workers SET claim_id = 'c-x', epoch = epoch + 1 WHERE id = 'w-idle'",
         "UPDATE workers SET claim_id = 'c-x', epoch = epoch + 1 WHERE id = 'w-draining'",
@@ -185,8 +188,8 @@ BREACHES: dict[str, list[str]] = {
         f"UPDATE workers SET hot_idle_since = '{AT}' WHERE id = 'w-idle'",
     ],
     "leaver_is_never_parked": [
-        f"UPDATE workers SET leaving_since = '{AT}' WHERE id = 'w-idle'",
-        f"UPDATE workers SET leaving_since = '{AT}' WHERE id = 'w-hot_idle'",
+        f"UPDATE workers SET leaving_since = '{AT}', leaving_reason = 'drained' WHERE id = 'w-idle'",
+        f"UPDATE workers SET leaving_since = '{AT}', leaving_reason = 'drained' WHERE id = 'w-hot_idle'",
     ],
     "epoch_not_negative": [_SLOT.format(state="spawning", epoch=-1, at=AT)],
     "one_live_worker_a_claim": [
@@ -248,10 +251,7 @@ BREACHES: dict[str, list[str]] = {
         "UPDATE claims SET lease_s = 60 WHERE id = 'c-ended'",
     ],
 }  # fmt: skip
-_TRIGGERS_OFF = {
-    "sqlite": "DROP TRIGGER every_worker_begins_as_a_slot",
-    "postgresql": "ALTER TABLE workers DISABLE TRIGGER USER",
-}
+_TRIGGERS_OFF = "ALTER TABLE workers DISABLE TRIGGER USER"
 
 
 def refusal_of(store: Store, breach: str) -> str | None:
@@ -259,7 +259,7 @@ def refusal_of(store: Store, breach: str) -> str | None:
     with store.engine.connect() as tx:
         *before, last = breach.split(";;")
         for statement in before:
-            tx.exec_driver_sql(statement.replace("TRIGGERS OFF", _TRIGGERS_OFF[tx.dialect.name]))
+            tx.exec_driver_sql(statement.replace("TRIGGERS OFF", _TRIGGERS_OFF))
         try:
             found = tx.exec_driver_sql(last)
         except IntegrityError as exc:
@@ -289,12 +289,7 @@ def test_every_promise_of_the_schema_is_tried_above() -> None:
 
 def test_every_check_that_the_database_has_bears_a_name_of_the_schema(shared: Store) -> None:
     """What the database itself lists, so that no promise is kept only on paper."""
-    if shared.is_postgres:
-        found = _column(shared, "SELECT conname FROM pg_constraint WHERE contype = 'c' AND conrelid > 0")
-    else:
-        made = _column(shared, "SELECT sql FROM sqlite_master WHERE type = 'table'")
-        found = re.findall(r"CONSTRAINT (\w+) CHECK", "\n".join(made))
-        assert len(found) == sum(m.count("CHECK (") for m in made)
+    found = _column(shared, "SELECT conname FROM pg_constraint WHERE contype = 'c' AND conrelid > 0")
     behind_indexes_or_triggers = {
         "one_live_worker_a_claim",
         "one_live_claim_a_worker",
@@ -347,7 +342,7 @@ def test_a_move_is_journalled_once_with_who_why_and_epoch(
         (entry,) = _journal(tx, worker_id)[len(before) :]
         row = tx.execute(text("SELECT * FROM workers WHERE id = :id"), {"id": worker_id}).one()
     assert (entry.from_state, entry.to_state) == (frm, to)
-    assert (entry.who, entry.why) == ("raw hand", f"to {to}")
+    assert (entry.who, entry.reason, entry.detail) == ("raw hand", "rollout", f"to {to}")
     assert (entry.epoch, entry.org, entry.claim_id) == (row.epoch, row.org, row.claim_id)
     assert entry.epoch == len(PATHS[frm]) + epochs
 
@@ -357,7 +352,8 @@ def test_a_slot_is_journalled_when_it_is_made(shared: Store) -> None:
     with shared.write() as tx:
         new_slot(tx, worker_id)
         (entry,) = _journal(tx, worker_id)
-    assert (entry.from_state, entry.to_state, entry.who, entry.why) == (None, "spawning", "a", "b")
+    assert (entry.from_state, entry.to_state) == (None, "spawning")
+    assert (entry.who, entry.reason, entry.detail) == ("a", "demand", "b")
 
 
 @pytest.mark.parametrize(
@@ -366,7 +362,7 @@ def test_a_slot_is_journalled_when_it_is_made(shared: Store) -> None:
         ("hot", "heartbeat_at = created_at", 0),
         ("spawning", "sent_at = created_at", 0),
         ("hot", "epoch = epoch + 1, claim_id = 'c-another'", 1),
-        ("hot", "leaving_since = created_at", 1),
+        ("hot", "leaving_since = created_at, leaving_reason = 'drained'", 1),
     ],
 )
 def test_without_a_move_only_a_holder_or_a_departure_is_journalled(
@@ -414,7 +410,7 @@ def _journal(tx: Connection, worker_id: str) -> list[Any]:
 
 # Migrations.
 
-_POSTGRES_CATALOGUE = {
+_CATALOGUE = {
     "columns": "SELECT table_name, column_name, ordinal_position, data_type, is_nullable, column_default"
     " FROM information_schema.columns WHERE table_schema = 'public'",
     "constraints": "SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint"
@@ -429,11 +425,7 @@ _POSTGRES_CATALOGUE = {
 def _catalogue(store: Store) -> dict[str, set[tuple[Any, ...]]]:
     """Everything that a database is made of, Alembic's own table apart."""
     with store.read() as tx:
-        if store.is_postgres:
-            found = {k: {tuple(r) for r in tx.exec_driver_sql(q)} for k, q in _POSTGRES_CATALOGUE.items()}
-        else:
-            made = tx.exec_driver_sql("SELECT type, name, tbl_name, sql FROM sqlite_master")
-            found = {"objects": {(*r[:3], " ".join((r[3] or "").split())) for r in made}}
+        found = {k: {tuple(r) for r in tx.exec_driver_sql(q)} for k, q in _CATALOGUE.items()}
         found["seed"] = {tuple(tx.exec_driver_sql("SELECT id, shift_s FROM clock").one())}
         found["seed"] |= {tuple(tx.exec_driver_sql("SELECT id, live, paused FROM pool").one())}
     return {
@@ -442,36 +434,24 @@ def _catalogue(store: Store) -> dict[str, set[tuple[Any, ...]]]:
     }
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def empty(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[Store]:
+@pytest.fixture
+def empty(postgres: PostgresServer) -> Iterator[Store]:
     """A database with nothing in it."""
-    if request.param == "sqlite":
-        store = connect(f"sqlite:///{tmp_path}/empty.db")
-        yield store
-        store.close()
-        return
-    server: PostgresServer = request.getfixturevalue("postgres")
     name = f"empty_{next(_numbers)}"
-    store = connect(server.create_database(name))
+    store = connect(postgres.create_database(name))
     yield store
     store.close()
-    server.drop_database(name)
+    postgres.drop_database(name)
 
 
-def test_the_schema_is_the_sum_of_its_migrations(empty: Store, shared_catalogues: dict[bool, Any]) -> None:
+def test_the_schema_is_the_sum_of_its_migrations(empty: Store, store: Store) -> None:
     with empty.write() as tx:
-        for statement in ddl.statements(tx.dialect.name):
-            tx.exec_driver_sql(statement.replace("%", "%%") if empty.is_postgres else statement)
-    made, migrated = _catalogue(empty), shared_catalogues[empty.is_postgres]
+        for statement in ddl.statements():
+            tx.exec_driver_sql(statement.replace("%", "%%"))
+    made, migrated = _catalogue(empty), _catalogue(store)
     assert all(made.values())
     for kind in made:
         assert made[kind] == migrated[kind], kind
-
-
-@pytest.fixture
-def shared_catalogues(postgres_store: Store, sqlite_store: Store) -> dict[bool, Any]:
-    """What the migrations have made, by whether it is on Postgres."""
-    return {store.is_postgres: _catalogue(store) for store in (postgres_store, sqlite_store)}
 
 
 def test_upgrading_twice_does_nothing(empty: Store) -> None:
@@ -486,15 +466,7 @@ def test_upgrading_twice_does_nothing(empty: Store) -> None:
 
 # Written once, when a version was published: whoever has that version would never run what is added to it later.
 FROZEN = {
-    "v0001_initial": "690ca6810c795ed1fa4e8844fbaab650fdb0cc39dd52322c2fd99dc487b95198",
-    "v0002_operators": "7e265ff3105f2c94a43813b358fdc23bc4a7648336593af4c529ef66ed37cdc3",
-    "v0003_rollouts": "7b7c6ade78233f691b2b60152cc8b23e3ccaff1c11bd82668176a8384e753d90",
-    "v0004_what_idling_costs": "6dc026c1b6bb2244e014e2c3317a86ba5599051053119355032e37bc3d57abbb",
-    "v0005_lane": "a4ac0397e3c95e4ddd929a6ae3e9c025cb0babf7f3882a98681def3d1b18582a",
-    "v0006_flat_growth": "49e8f7f029e322f22c0d9951df9da80b9401e685056e171d626eec93f45bf131",
-    "v0007_org_keys": "1e38e3d5833afe29613aa2bf25b4a9fefe118c1ca4d70aa05c7530e5c7da8e42",
-    "v0008_deeds": "305d09fca45b9979870fc772e6ed77e42ff9d8f14a582998d9dbb585bd6cf82a",
-    "v0009_claim_one": "0274fda7e01b937a5d904d1cc61151a184a2315f56bacbeb69a5d21861cf8918",
+    "v0001_initial": "3e717941d4ba7816d6e99774e0edddd1947eec9140d5675be0c7c6d60d1ccf02",
 }
 
 
@@ -506,26 +478,54 @@ def test_a_published_migration_is_not_changed(version: str) -> None:
     assert found.hexdigest() == FROZEN[version], "write a new migration instead"
 
 
-def test_a_pool_of_the_first_version_is_taken_along(empty: Store, shared_catalogues: dict[bool, Any]) -> None:
-    migrations.upgrade(empty, to="v0001_initial")
+_NEXT = """from alembic import op
+
+from pool.store.migrations import run_sql
+
+revision = "v0002_next"
+down_revision = "v0001_initial"
+
+
+def upgrade() -> None:
+    run_sql(op.get_bind(), revision)
+"""
+_NEXT_SQL = """ALTER TABLE workers ADD COLUMN zone TEXT DEFAULT '100%' NOT NULL
+;;
+CREATE INDEX workers_by_zone ON workers (zone)
+"""
+
+
+@pytest.fixture
+def next_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Publish a second version, with the SQL that is given."""
+
+    def publish(sql: str) -> None:
+        folder = tmp_path / "migrations"
+        shutil.copytree(Path(migrations.__file__).parent, folder)
+        (folder / "versions" / "v0002_next.py").write_text(_NEXT)
+        (folder / "versions" / "v0002_next.sql").write_text(sql)
+        monkeypatch.setattr(migrations, "_HERE", folder)
+
+    return publish
+
+
+def test_the_next_version_takes_the_rows_of_the_version_before_along(
+    empty: Store, next_version: Callable[[str], None]
+) -> None:
+    assert migrations.upgrade(empty) == "v0001_initial"
     with empty.write() as tx:
         for worker_id, path in (("w-busy", ("idle", "hot")), ("w-warm", ("idle",)), ("w-over", ("lost",))):
             new_slot(tx, worker_id)
             for state in path:
                 raw_move(tx, worker_id, state)
-        tx.execute(
-            text(
-                "INSERT INTO claims (id, worker_id, org, profile, request_pk, epoch, source, lease_s, created_at, hot_at,"
-                " lease_expires_at, counted) VALUES ('c-w-busy', 'w-busy', 'acme', 'default', 'r-1', 1, 'warm', 30, :at, :at, :at, false)"
-            ),
-            {"at": AT},
-        )
     told = "SELECT worker_id || ' ' || to_state FROM journal ORDER BY id"
     before = _column(empty, told)
-    migrations.upgrade(empty)
-    assert _catalogue(empty) == shared_catalogues[empty.is_postgres]
-    assert _column(empty, "SELECT id || ' ' || state FROM workers ORDER BY id") == [
-        "w-busy hot", "w-over lost", "w-warm idle",
+    next_version(_NEXT_SQL)
+    with pytest.raises(PoolError, match="is at v0001_initial, this code needs v0002_next"):
+        migrations.assert_current(empty)
+    assert migrations.upgrade(empty) == migrations.current(empty) == "v0002_next"
+    assert _column(empty, "SELECT id || ' ' || state || ' ' || zone FROM workers ORDER BY id") == [
+        "w-busy hot 100%", "w-over lost 100%", "w-warm idle 100%",
     ]  # fmt: skip
     assert _column(empty, told) == before
     with empty.write() as tx:
@@ -533,6 +533,18 @@ def test_a_pool_of_the_first_version_is_taken_along(empty: Store, shared_catalog
         with pytest.raises(IntegrityError), tx.begin_nested():
             raw_move(tx, "w-over", "idle")
     assert _column(empty, told)[-1] == "w-busy hot_idle"
+
+
+def test_a_version_that_fails_midway_leaves_the_version_before(
+    empty: Store, next_version: Callable[[str], None]
+) -> None:
+    migrations.upgrade(empty)
+    before = _catalogue(empty)
+    next_version(_NEXT_SQL + ";;\nSELECT 1 / 0\n")
+    with pytest.raises(DataError):
+        migrations.upgrade(empty)
+    assert migrations.current(empty) == "v0001_initial"
+    assert _catalogue(empty) == before
 
 
 def test_replicas_that_start_together_all_find_the_schema(empty: Store) -> None:
@@ -553,6 +565,58 @@ def test_replicas_that_start_together_all_find_the_schema(empty: Store) -> None:
         thread.join(30)
     assert ended == [migrations.head()] * 3
     assert _column(empty, "SELECT count(*) FROM pool") == [1]
+
+
+def _rule_schemas(store: Store) -> list[str]:
+    return _column(store, "SELECT nspname::text FROM pg_namespace WHERE nspname ~ '^rules_' ORDER BY oid")
+
+
+@pytest.fixture
+def next_rules(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Release rules with one more function; its body is what is given."""
+    released = rules.functions()
+
+    def publish(body: str) -> None:
+        added = f"CREATE FUNCTION warmpool_extra() RETURNS text LANGUAGE sql AS $$ {body} $$"
+        monkeypatch.setattr(rules, "functions", lambda: (*released, added))
+        rules.schema.cache_clear()
+
+    yield publish
+    monkeypatch.undo()
+    rules.schema.cache_clear()
+
+
+def test_rules_of_two_releases_stand_side_by_side_and_older_ones_go(
+    empty: Store, next_rules: Callable[[str], None]
+) -> None:
+    migrations.upgrade(empty)
+    first = rules.schema()
+    next_rules("SELECT 'second'")
+    with pytest.raises(
+        PoolError, match=r"does not have the rules .* \(rules_\w{12}\): run `warmpool migrate`"
+    ):
+        migrations.assert_current(empty)
+    migrations.upgrade(empty)
+    second = rules.schema()
+    assert _rule_schemas(empty) == [first, second]
+    assert _column(empty, f"SELECT {second}.warmpool_extra()") == ["second"]
+    # The release before still serves.
+    assert _column(empty, f"SELECT {first}.warmpool_serve('{{}}') ->> 'events'") == ["[]"]
+    next_rules("SELECT 'third'")
+    migrations.upgrade(empty)
+    assert _rule_schemas(empty) == [second, rules.schema()]
+    migrations.assert_current(empty)
+
+
+def test_rules_that_cannot_be_made_leave_the_release_before(
+    empty: Store, next_rules: Callable[[str], None]
+) -> None:
+    migrations.upgrade(empty)
+    first = rules.schema()
+    next_rules("SELECT no_such_column")
+    with pytest.raises(PoolError, match="no_such_column"):
+        migrations.upgrade(empty)
+    assert _rule_schemas(empty) == [first]
 
 
 def test_an_empty_database_is_refused_with_a_sentence(empty: Store) -> None:

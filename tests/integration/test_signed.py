@@ -16,15 +16,16 @@ from celery import Celery
 
 from pool.client import AsyncPool, Pool, Refused
 from pool.client.messages import Message
-from pool.ids import RandomIds
-from pool.settings import OrgDefaults
-from pool.signing import HEADER
-from pool.states import State
+from pool.core.ids import OrgId, RandomIds
+from pool.core.settings import OrgDefaults
+from pool.core.signing import HEADER
+from pool.core.states import State
 from pool.store import deeds, orgs, schema
 from tests.support.clock_skew import skewed
+from tests.support.postgres_server import PostgresServer
 from tests.support.signed import (
     MASTER_KEY,
-    Caller,
+    SignedCaller,
     count,
     key_of,
     recipe,
@@ -43,14 +44,9 @@ KNOWN_WITHIN_S = 15.0
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.fixture(
-    scope="module",
-    params=["postgres", "sqlite"],
-)
-def system(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    url = ""
-    if request.param == "postgres":
-        url = request.getfixturevalue("postgres").create_database("signed")
+@pytest.fixture(scope="module")
+def system(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    url = postgres.create_database("signed")
     # Nobody parked leaves by himself while a test compares what is written.
     pool = {"signed_requests": True, "master_key": MASTER_KEY, "hot_idle_ttl_s": 900}
     settings = {"pool": pool, "profiles": {"default": {"warm_target": WARM}}}
@@ -68,10 +64,10 @@ def refill(system: System, count: int = WARM) -> None:
 
 
 @pytest.fixture
-def caller(system: System) -> Iterator[Caller]:
+def caller(system: System) -> Iterator[SignedCaller]:
     if system.count(State.IDLE) < 3:
         refill(system)
-    made = Caller(system)
+    made = SignedCaller(system)
     yield made
     made.close()
 
@@ -98,7 +94,7 @@ def test_client_asyncio_twin_and_command_line_are_served_with_a_key(system: Syst
 
 
 def test_without_a_key_the_client_is_refused_with_a_sentence(system: System) -> None:
-    with Pool(system.redis.url) as pool, pytest.raises(Refused, match="signed requests only") as no:
+    with Pool(system.redis.url) as pool, pytest.raises(Refused, match="only signed requests") as no:
         pool.acquire("acme")
     assert no.value.reason == "invalid"
 
@@ -130,9 +126,9 @@ class Forged:
 
 ACME = key_of("acme")
 # What somebody does to a message, given whoever sends it, the message, and a claim of its org; and the words of the refusal.
-WRONGS: dict[str, tuple[str, Callable[[Caller, Message, str], Forged]]] = {
+WRONGS: dict[str, tuple[str, Callable[[SignedCaller, Message, str], Forged]]] = {
     "unsigned": ("signature is missing", lambda _, m, __: Forged(message=m, signature=None)),
-    "nonsense": ("not of the form", lambda _, m, __: Forged(message=m, signature="1:acme:nonsense")),
+    "nonsense": ("malformed", lambda _, m, __: Forged(message=m, signature="1:acme:nonsense")),
     "another org's key": (
         "does not match",
         lambda c, m, _: Forged(message=m, signature=c.signature(m, replace(key_of("bolt"), org="acme"))),
@@ -170,18 +166,18 @@ WRONGS: dict[str, tuple[str, Callable[[Caller, Message, str], Forged]]] = {
         lambda c, m, _: Forged(message=m, signature=c.signature(m, ACME, valid_s=10_000)),
     ),
     "a version that was never given": (
-        "not honoured",
+        "not accepted",
         lambda c, m, _: Forged(message=m, signature=c.signature(m, key_of("acme", 2))),
     ),
 }
 
 
-def signed_for(caller: Caller, message: Message, **arguments: Any) -> Forged:
+def signed_for(caller: SignedCaller, message: Message, **arguments: Any) -> Forged:
     changed = replace(message, kwargs={**message.kwargs, **arguments})
     return Forged(message=changed, signature=caller.signature(changed, ACME))
 
 
-def relabelled(caller: Caller, claim: str) -> Forged:
+def relabelled(caller: SignedCaller, claim: str) -> Forged:
     """A signature of a harmless task on one that ends a claim, with the same arguments."""
     release = caller.message("pool.release", {"claim_id": claim})
     return Forged(message=release, signature=caller.signature(replace(release, task="pool.renew"), ACME))
@@ -189,7 +185,7 @@ def relabelled(caller: Caller, claim: str) -> Forged:
 
 @pytest.mark.parametrize("wrong", WRONGS)
 def test_what_is_forged_altered_expired_or_relabelled_is_refused_journalled_and_changes_nothing(
-    system: System, caller: Caller, wrong: str
+    system: System, caller: SignedCaller, wrong: str
 ) -> None:
     words, forge = WRONGS[wrong]
     held = caller.granted("acme")
@@ -203,7 +199,7 @@ def test_what_is_forged_altered_expired_or_relabelled_is_refused_journalled_and_
     assert caller.ask("pool.release", ACME, claim_id=held["claim_id"]) == {"outcome": "released"}
 
 
-def test_refusals_are_counted(system: System, caller: Caller) -> None:
+def test_refusals_are_counted(system: System, caller: SignedCaller) -> None:
     def counted() -> float:
         with urlopen(f"http://127.0.0.1:{system.metrics_ports['acquire']}/metrics", timeout=10) as page:
             lines = page.read().decode().splitlines()
@@ -216,30 +212,30 @@ def test_refusals_are_counted(system: System, caller: Caller) -> None:
     assert counted() == before + 1
 
 
-def test_a_replay_is_refused_and_changes_nothing(system: System, caller: Caller) -> None:
+def test_a_replay_is_refused_and_changes_nothing(system: System, caller: SignedCaller) -> None:
     acme = key_of("acme")
     message = caller.message("pool.acquire", {"org": "acme", "request_id": RandomIds().request()})
     raw = caller.push(message, caller.signature(message, acme))
     granted = caller.answer()
     assert granted["outcome"] == "granted", granted
     eventually(lambda: caller.redis.exists(f"warmpool.nonce.acme:{nonce_of(raw)}"), within_s=5)
-    with refused_and_nothing_else(system, "used before"):
+    with refused_and_nothing_else(system, "already used"):
         caller.redis.lpush("acquire", raw)
         assert caller.answer()["reason"] == "invalid"
     renewal = caller.message("pool.renew", {"claim_ids": [granted["claim_id"]]})
     again = caller.push(renewal, caller.signature(renewal, acme))
     assert granted["claim_id"] in caller.answer()["renewed"]
-    with refused_and_nothing_else(system, "used before"):
+    with refused_and_nothing_else(system, "already used"):
         caller.redis.lpush("acquire", again)
         assert caller.answer()["reason"] == "invalid"
     assert caller.ask("pool.release", acme, claim_id=granted["claim_id"]) == {"outcome": "released"}
-    with refused_and_nothing_else(system, "used before"):
+    with refused_and_nothing_else(system, "already used"):
         caller.redis.lpush("acquire", raw, again)
         assert [caller.answer()["reason"] for _ in range(2)] == ["invalid", "invalid"]
 
 
 def test_with_the_memory_of_nonces_gone_a_replay_still_gives_nothing_twice(
-    system: System, caller: Caller
+    system: System, caller: SignedCaller
 ) -> None:
     acme = key_of("acme")
     message = caller.message("pool.acquire", {"org": "acme", "request_id": RandomIds().request()})
@@ -257,33 +253,35 @@ def test_with_the_memory_of_nonces_gone_a_replay_still_gives_nothing_twice(
     assert count(system, schema.claims) == claims
 
 
-def test_the_copy_of_a_result_does_not_take_the_place_of_the_answer(system: System, caller: Caller) -> None:
+def test_the_copy_of_a_result_does_not_take_the_place_of_the_answer(
+    system: System, caller: SignedCaller
+) -> None:
     message = caller.message("pool.cancel", {"org": "acme", "request_id": "none"}, reply_to="not-a-list")
     result = f"celery-task-meta-{message.task_id}"
     raw = caller.push(message, caller.signature(message, key_of("acme")))
     eventually(lambda: caller.redis.exists(result), within_s=PATIENCE_S)
     eventually(lambda: caller.redis.exists(f"warmpool.nonce.acme:{nonce_of(raw)}"), within_s=5)
     answered = caller.redis.get(result)
-    with refused_and_nothing_else(system, "used before"):
+    with refused_and_nothing_else(system, "already used"):
         caller.redis.lpush("acquire", raw)
     assert caller.redis.get(result) == answered
     assert json.loads(answered or b"")["result"] == {"outcome": "unknown_request"}
 
 
-def test_the_copy_of_a_request_that_waits_takes_nothing_from_it(system: System, caller: Caller) -> None:
+def test_the_copy_of_a_request_that_waits_takes_nothing_from_it(system: System, caller: SignedCaller) -> None:
     acme = key_of("capped")
     with system.store.write() as tx:
-        orgs.seed(tx, "capped", OrgDefaults(cap=1))
+        orgs.seed(tx, OrgId("capped"), OrgDefaults(cap=1))
     first = caller.granted("capped")
     message = caller.message(
         "pool.acquire", {"org": "capped", "request_id": RandomIds().request(), "wait_s": 60}
     )
     raw = caller.push(message, caller.signature(message, acme))
     eventually(lambda: caller.redis.exists(f"warmpool.nonce.capped:{nonce_of(raw)}"), within_s=PATIENCE_S)
-    with refused_and_nothing_else(system, "used before"):
+    with refused_and_nothing_else(system, "already used"):
         caller.redis.lpush("acquire", raw)
     assert caller.nothing_came()
-    other = Caller(system)
+    other = SignedCaller(system)
     assert other.ask("pool.release", acme, claim_id=first["claim_id"]) == {"outcome": "released"}
     other.close()
     second = caller.answer()
@@ -293,11 +291,9 @@ def test_the_copy_of_a_request_that_waits_takes_nothing_from_it(system: System, 
 
 
 def test_what_was_taken_and_not_answered_is_answered_when_it_is_delivered_again(
-    system: System, caller: Caller
+    system: System, caller: SignedCaller
 ) -> None:
     """The worker dies with a signed message in its hands; the broker puts the same message back, signature and all."""
-    if not system.store.is_postgres:
-        pytest.skip("the moment in between is made by a lock that only Postgres has")
     message = caller.message("pool.cancel", {"org": "acme", "request_id": "none"}, reply_to="not-a-list")
     raw = ""
     with system.store.engine.connect() as locked:
@@ -315,7 +311,7 @@ def test_what_was_taken_and_not_answered_is_answered_when_it_is_delivered_again(
 
 
 def test_an_org_can_neither_renew_nor_release_nor_cancel_what_is_anothers(
-    system: System, caller: Caller
+    system: System, caller: SignedCaller
 ) -> None:
     acme, bolt = key_of("acme"), key_of("bolt")
     held = caller.granted("acme", request_id=RandomIds().request())
@@ -342,14 +338,14 @@ def test_an_org_can_neither_renew_nor_release_nor_cancel_what_is_anothers(
     assert caller.ask("pool.release", bolt, claim_id=mine["claim_id"]) == {"outcome": "released"}
 
 
-def test_the_org_may_be_left_out_since_the_key_says_it(system: System, caller: Caller) -> None:
+def test_the_org_may_be_left_out_since_the_key_says_it(system: System, caller: SignedCaller) -> None:
     answer = caller.ask("pool.acquire", key_of("acme"), wait_s=20)
     assert answer["outcome"] == "granted", answer
     assert answer["claim_id"] in system.live_claims(org="acme")
     caller.ask("pool.release", key_of("acme"), claim_id=answer["claim_id"])
 
 
-def test_an_old_key_is_honoured_for_the_overlap_and_no_longer(system: System, caller: Caller) -> None:
+def test_an_old_key_is_honoured_for_the_overlap_and_no_longer(system: System, caller: SignedCaller) -> None:
     system.command("org", "set", "turning")
     first, second = key_of("turning"), key_of("turning", 2)
     assert caller.ask("pool.cancel", first, request_id="x")["outcome"] == "unknown_request"
@@ -360,7 +356,8 @@ def test_an_old_key_is_honoured_for_the_overlap_and_no_longer(system: System, ca
     assert (changed.what, "a leaver" in changed.why) == ("org_key_changed", True)
 
     def honoured(version: int) -> bool:
-        return caller.ask("pool.cancel", key_of("turning", version), request_id="x")["outcome"] != "refused"
+        answer = caller.ask("pool.cancel", key_of("turning", version), request_id="x")
+        return bool(answer["outcome"] != "refused")
 
     eventually(lambda: honoured(2), within_s=KNOWN_WITHIN_S, every_s=0.3)
     assert honoured(1)
@@ -370,10 +367,12 @@ def test_an_old_key_is_honoured_for_the_overlap_and_no_longer(system: System, ca
     assert honoured(2)
     system.command("org", "change-key", "turning", "--overlap", "0")
     eventually(lambda: honoured(3) and not honoured(2), within_s=KNOWN_WITHIN_S, every_s=0.3)
-    assert "not honoured" in refusals(system)[-1].why or "more like" in refusals(system)[-1].why
+    assert "not accepted" in refusals(system)[-1].why or "more like" in refusals(system)[-1].why
 
 
-def test_nobody_has_a_task_of_the_pools_own_sent_as_a_follower_of_his(system: System, caller: Caller) -> None:
+def test_nobody_has_a_task_of_the_pools_own_sent_as_a_follower_of_his(
+    system: System, caller: SignedCaller
+) -> None:
     """It would go out with the rights of the acquire worker, to queues that its sender may have no right to."""
     follower = {"task": "pool.reap", "args": [], "kwargs": {}, "options": {"queue": "passes"}, "immutable": True,
                 "subtask_type": None}  # fmt: skip
@@ -391,7 +390,9 @@ def test_nobody_has_a_task_of_the_pools_own_sent_as_a_follower_of_his(system: Sy
     assert not [m for m in caller.redis.lrange("passes", 0, -1) if b"pool.reap" in m]
 
 
-def test_pickle_and_unknown_content_are_refused_and_end_no_worker(system: System, caller: Caller) -> None:
+def test_pickle_and_unknown_content_are_refused_and_end_no_worker(
+    system: System, caller: SignedCaller
+) -> None:
     pid, before = system["acquire"].pid, count(system, schema.claims)
     message = caller.message("pool.acquire", {"org": "acme", "wait_s": 20})
     whole = json.loads(message.encoded("tag", {HEADER: caller.signature(message, key_of("acme"))}))
@@ -406,7 +407,7 @@ def test_pickle_and_unknown_content_are_refused_and_end_no_worker(system: System
 
 @pytest.mark.parametrize("wrong_s", [3600, -3600])
 def test_clocks_that_are_wrong_by_an_hour_refuse_nothing_and_let_in_nothing_more(
-    system: System, caller: Caller, wrong_s: int
+    system: System, caller: SignedCaller, wrong_s: int
 ) -> None:
     """The acquire worker's, then the client's: both go by the broker's."""
     system.skew("acquire", wrong_s)

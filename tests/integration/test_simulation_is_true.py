@@ -7,15 +7,16 @@ import heapq
 import itertools
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 
-from pool import claiming
-from pool.contract import Granted, Pending, RefusedAnswer
-from pool.settings import OrgDefaults, PoolSettings, Profile, Settings
-from pool.simulating import Assumptions, Trace, simulate
-from pool.simulating.engine import NUDGES_WITHIN_S
+from pool.core.contract import Granted, Pending, RefusedAnswer
+from pool.core.settings import OrgDefaults, PoolSettings, Profile, Settings
+from pool.lifecycle import claiming
+from pool.ops.simulating import Assumptions, Trace, simulate
+from pool.ops.simulating.engine import NUDGES_WITHIN_S
 from pool.store import Store
 from tests.support.world import World
 
@@ -29,7 +30,7 @@ class Replay:
         self.answers: dict[int, str] = {}
         self.began = store.now()
         self._pending: dict[str, tuple[int, float]] = {}
-        self._events: list[tuple[float, int, Callable[[float], None]]] = []
+        self._events: list[tuple[float, int, Callable[[float], object]]] = []
         self._order = itertools.count()
         self._nudged = False
 
@@ -40,10 +41,10 @@ class Replay:
         rows = zip(trace.at_s, trace.org, trace.hold_s, strict=True)
         for number, (at, org, hold_s) in enumerate(rows):
             self._until(at)
-            self._at(at, lambda now, n=number, o=org, h=hold_s: self._ask(now, n, o, h))
+            self._at(at, partial(self._ask, number=number, org=org, hold_s=hold_s))
         self._until(trace.span_s + self.given.wait_s)
 
-    def _later(self, at: float, what: Callable[[float], None]) -> None:
+    def _later(self, at: float, what: Callable[[float], object]) -> None:
         heapq.heappush(self._events, (at, next(self._order), what))
 
     def _until(self, at: float) -> None:
@@ -51,9 +52,10 @@ class Replay:
             then, _, what = heapq.heappop(self._events)
             self._at(then, what)
 
-    def _at(self, at: float, what: Callable[[float], None]) -> None:
+    def _at(self, at: float, what: Callable[[float], object]) -> None:
         wanted = self.began + timedelta(seconds=at)
-        self.world.pass_time((wanted - self.world.store.now()).total_seconds())
+        # Never back: requests of one moment stay in the order in which they were made.
+        self.world.pass_time(max(0.0, (wanted - self.world.store.now()).total_seconds()))
         what(at)
         self._follow(at)
 
@@ -61,9 +63,9 @@ class Replay:
         """Messages are carried out: spawns take their time, deletions theirs, everything else none."""
         for task, arguments in list(self.world.broker.sent):
             if task == "pool.spawn":
-                self._later(at + self.given.spawn_s, lambda _, i=arguments["worker_id"]: self._ready(i))
+                self._later(at + self.given.spawn_s, partial(self._ready, arguments["worker_id"]))
             elif task == "pool.retire":
-                self._later(at + self.given.delete_s, lambda _, a=arguments: self._deliver("pool.retire", a))
+                self._later(at + self.given.delete_s, partial(self._deliver, task, arguments))
         self.world.broker.sent = [
             m for m in self.world.broker.sent if m[0] not in {"pool.spawn", "pool.retire"}
         ]
@@ -79,13 +81,13 @@ class Replay:
             self._later(at + NUDGES_WITHIN_S, self._refill)
         self.world.broker.nudged.clear()
 
-    def _deliver(self, task: str, arguments: dict[str, Any]) -> None:
+    def _deliver(self, task: str, arguments: dict[str, Any], _: float) -> None:
         self.world.broker.send(task, **arguments)
         self.world.deliver(task)
         self.world.observe()
 
-    def _ready(self, worker_id: str) -> None:
-        self._deliver("pool.spawn", {"worker_id": worker_id})
+    def _ready(self, worker_id: str, at: float) -> None:
+        self._deliver("pool.spawn", {"worker_id": worker_id}, at)
         self.world.driver.become_ready(worker_id)
         self.world.observe()
 
@@ -109,9 +111,7 @@ class Replay:
             self._pending[task_id] = (number, hold_s)
             pk = answer.request_pk
             # Nothing is given out in between, and a slow machine may have set the deadline a little later.
-            self._later(
-                at + self.given.wait_s + 2.0, lambda _: claiming.time_out(self.world.deps, pk) and None
-            )
+            self._later(at + self.given.wait_s + 2.0, lambda _: claiming.time_out(self.world.deps, pk))
         elif isinstance(answer, Granted):
             self._note(at, number, hold_s, f"hit {answer.source}", answer.claim_id)
         elif isinstance(answer, RefusedAnswer):
@@ -120,7 +120,7 @@ class Replay:
     def _note(self, at: float, number: int, hold_s: float, what: str, claim_id: str | None) -> None:
         self.answers[number] = what
         if claim_id is not None:
-            self._later(at + hold_s, lambda _: self.world.release(claim_id) and None)
+            self._later(at + hold_s, lambda _: self.world.release(claim_id))
 
 
 def a_trace() -> Trace:
@@ -134,7 +134,7 @@ def a_trace() -> Trace:
     )
 
 
-CASES = {
+CASES: dict[str, tuple[Assumptions, dict[str, Any]]] = {
     "nobody waits": (Assumptions(wait_s=0, spawn_s=2.0, delete_s=0.5), {}),
     "all wait": (Assumptions(wait_s=6, spawn_s=2.0, delete_s=0.5), {}),
     "a cap": (Assumptions(wait_s=6, spawn_s=2.0, delete_s=0.5), {"max_workers": 4}),
@@ -144,7 +144,7 @@ CASES = {
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("case", CASES)
-def test_the_pool_does_what_the_simulation_foretold(case: str, sqlite_store: Store) -> None:
+def test_the_pool_does_what_the_simulation_foretold(case: str, store: Store) -> None:
     given, pool = CASES[case]
     profile = Profile(warm_target=2, hot_idle_ttl_s=15, cpu_millicores=1000, memory_mib=1024)
     settings = Settings(
@@ -153,7 +153,7 @@ def test_the_pool_does_what_the_simulation_foretold(case: str, sqlite_store: Sto
         orgs={"c": OrgDefaults(cap=2)},
     )
     trace = a_trace()
-    real = Replay(sqlite_store, settings, given)
+    real = Replay(store, settings, given)
     real.run(trace)
     foretold = simulate(trace, settings, given)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from pool import operating, reporting
-from pool.operating import Operator
+from pool.core.periods import PERIODS_S
+from pool.ops import operating, reporting
+from pool.ops.operating import Operator
 from pool.passes import PASSES
 from pool.passes.running import run_once
-from pool.periods import PERIODS_S
 from tests.support.world import World
 
 ALICE = Operator(name="alice", way="cli", why="")

@@ -1,43 +1,57 @@
-"""The store's contract, over both backends."""
+"""The store's contract: rows, counters, and the rules that move them, one transaction at a time."""
 
 from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import select, text, update
 
-from pool.contract import Acquire, RefusedAnswer
-from pool.errors import Transient
-from pool.ids import ClaimId, OrgId, ProfileName, RequestPk, WorkerId
-from pool.records import By, Claim, Held, Org, ReplyTo, Request, Seen
-from pool.settings import OrgDefaults, Profile
-from pool.states import ClaimEnd, Condition, Outcome, Reason, RequestState, Source, State
+from pool.core.errors import PoolError, Transient
+from pool.core.ids import ClaimId, OrgId, ProfileName, RequestPk, WorkerId
+from pool.core.records import By, Claim, Org, ReplyTo, Request, SeenWorker
+from pool.core.settings import OrgDefaults, Profile
+from pool.core.states import ClaimEnd, MoveReason, Outcome, Reason, RequestState, State
 from pool.store import (
     Store,
     Tx,
     breakers,
     claims,
+    connect,
     journal,
     lane,
     orgs,
     passes,
+    ping,
     requests,
+    rules,
     schema,
     suspects,
     workers,
 )
 from pool.store.errors import translated
 from pool.store.sql import at as given_instant
-from pool.store.workers import Fence, Holder, PodFacts
+from pool.store.workers import Fence, PodFacts
+from tests.support.waiting import eventually
 
-BY = By(who="tester", why="test")
+BY = By(who="tester", reason=MoveReason.DEMAND)
 ACME, BOLT = OrgId("acme"), OrgId("bolt")
 DEFAULT = ProfileName("default")
-MISS = RefusedAnswer(reason=Reason.NO_WARM_WORKER)
+BIG, BOUND = ProfileName("big"), ProfileName("bound")
+# What a process gives to the rules: three profiles, the last of which has an activation.
+RULES: dict[str, Any] = {
+    "ttls": {DEFAULT: 60, BIG: 60, BOUND: 60},
+    "most_ttl_s": 600,
+    "activates": [BOUND],
+    "protect": False,
+    "max_workers": 0,
+    "tries": 2,
+}
+ASKING = {"who": "tester", "patient": True, "rules": RULES}
 
 _numbers = itertools.count(1)
 
@@ -64,71 +78,147 @@ def an_org(tx: Tx, name: str = "acme", **settings: Any) -> Org:
     return found
 
 
-def a_slot(tx: Tx, profile: str = "default") -> Seen:
+def a_slot(tx: Tx, profile: str = "default") -> SeenWorker:
     worker_id = WorkerId(f"w-{next(_numbers):04d}")
     orgs.take_slots(tx, 1, 0)
     workers.insert_slots(tx, Profile(name=profile), "rev", [worker_id], BY)
     return seen(tx, worker_id)
 
 
-def seen(tx: Tx, worker_id: WorkerId) -> Seen:
+def seen(tx: Tx, worker_id: WorkerId) -> SeenWorker:
     found = workers.get(tx, worker_id)
     assert found is not None
     return found
 
 
-def an_idle(tx: Tx, profile: str = "default") -> Seen:
+def decided(tx: Tx, rule: str, **what: Any) -> dict[str, Any] | None:
+    """What a rule comes to, inside a transaction."""
+    return rules.call(rules.Within(tx), rule, {**ASKING, **what})
+
+
+def served(tx: Tx, **calls: Any) -> dict[str, Any]:
+    found = decided(tx, "serve", alone=True, **calls)
+    assert found is not None
+    return found
+
+
+def become_ready(tx: Tx, slot: SeenWorker) -> dict[str, Any] | None:
+    """What happens when its pod is ready, if it is still a slot."""
+    found = decided(tx, "ready", worker_id=slot.id, pod={"uid": f"u-{slot.id}", "endpoint": "http://x"})
+    return None if found is None else dict(found["events"][0])
+
+
+def an_idle(tx: Tx, profile: str = "default") -> SeenWorker:
     slot = a_slot(tx, profile)
-    assert workers.ready(tx, slot, PodFacts(uid=f"u-{slot.id}", endpoint="http://x"), BY) is Outcome.MOVED
+    event = become_ready(tx, slot)
+    assert event is not None
+    assert event["to"] == State.IDLE
     return seen(tx, slot.id)
 
 
-def a_claim(tx: Tx, org: str = "acme", *, counted: bool = False, lease_s: int = 30) -> Claim:
-    """A hot worker with a leased claim."""
-    idle = an_idle(tx)
-    held = Held(worker_id=idle.id, claim_id=ClaimId(f"c-{idle.id}"), epoch=idle.epoch + 1)
-    assert workers.take(tx, idle, State.HOT, Holder(org=OrgId(org), held=held), BY) is Outcome.MOVED
-    return claims.begin(
-        tx,
-        leased=True,
-        lease_s=lease_s,
-        id=held.claim_id,
-        worker_id=idle.id,
-        org=org,
-        profile="default",
-        request_pk=f"r-{idle.id}",
-        epoch=held.epoch,
-        source=Source.WARM,
-        counted=counted,
-    )
+def acquired(tx: Tx, org: str = "acme", **given: Any) -> dict[str, Any]:
+    """What one acquire comes to."""
+    request_id = f"id-{next(_numbers)}"
+    defaults = {"profile": "default", "request_id": request_id, "lease_s": 30, "ttl_s": None, "wait_s": 0}
+    asked = {"org": org, "reply": [f"task-{request_id}", ""], **defaults, **given}
+    (found,) = served(tx, acquire=[asked])["acquire"]
+    assert found is not None
+    return dict(found)
 
 
-def a_parked(tx: Tx, org: str = "acme", *, ttl_s: int = 60, counted: bool = False) -> Seen:
-    claim = a_claim(tx, org)
-    claims.end(tx, claim.id, ClaimEnd.RELEASED)
-    assert workers.park(tx, seen(tx, claim.worker_id), ttl_s, BY, counted=counted) is Outcome.MOVED
-    return seen(tx, claim.worker_id)
+def a_claim(tx: Tx, org: str = "acme", **given: Any) -> Claim:
+    """A hot worker with a leased claim; the worker was warm."""
+    orgs.seed(tx, OrgId(org), OrgDefaults())
+    idle = an_idle(tx, given.get("profile", "default"))
+    granted = acquired(tx, org, **given)
+    assert granted["worker_id"] == idle.id, granted
+    return the_claim(tx, granted)
 
 
-def asked(org: str = "acme", request_id: str = "", **given: Any) -> Acquire:
-    arguments = {"org": org, "request_id": request_id or f"id-{next(_numbers)}", **given}
-    return Acquire.parse(arguments, task_id="t", ttl_max_s=600)
+def the_claim(tx: Tx, granted: dict[str, Any]) -> Claim:
+    found = claims.get(tx, ClaimId(granted["claim_id"]))
+    assert found is not None
+    return found
 
 
-def a_request(tx: Tx, org: str = "acme", **given: Any) -> Request:
-    pk = RequestPk(f"r-{next(_numbers):04d}")
-    assert requests.insert(tx, pk, asked(org, **given), ReplyTo(task_id=f"task-{pk}"))
-    return a_row(tx, pk)
+def a_binding(tx: Tx, org: str = "acme", **given: Any) -> Claim:
+    """A worker that is being activated for a claim."""
+    claim = a_claim(tx, org, profile=BOUND, **given)
+    fence = Fence(worker_id=claim.worker_id, epoch=claim.epoch, states=frozenset({State.RESERVED}))
+    assert workers.move(tx, fence, State.ACTIVATING, BY) is Outcome.MOVED
+    return claim
+
+
+def released(tx: Tx, claim: Claim, condition: str = "clean") -> str:
+    (outcome,) = served(tx, release=[[claim.id, None, condition]])["release"]
+    return str(outcome)
+
+
+def renewed(tx: Tx, *claim_ids: str, org: str | None = None) -> list[Any]:
+    """For each: the end of its lease and why its worker must leave; or None and why it has no lease."""
+    return list(served(tx, renew=[[claim_id, org] for claim_id in claim_ids])["renew"])
+
+
+def end(tx: Tx, claim: Claim, why: ClaimEnd) -> dict[str, Any] | None:
+    return claims.end(tx, ASKING, claim.id, why, BY)
+
+
+def some_parked(tx: Tx, org: str = "acme", *, ttls_s: Sequence[int] = (60,)) -> list[SeenWorker]:
+    """Parked workers, one for each time that it is kept."""
+    held = [a_claim(tx, org, ttl_s=ttl_s) for ttl_s in ttls_s]
+    assert [released(tx, claim) for claim in held] == ["released"] * len(held)
+    parked = [seen(tx, claim.worker_id) for claim in held]
+    assert {w.state for w in parked} <= {State.HOT_IDLE}
+    return parked
+
+
+def a_parked(tx: Tx, org: str = "acme") -> SeenWorker:
+    return some_parked(tx, org)[0]
 
 
 def a_waiter(tx: Tx, org: str = "acme", **given: Any) -> Request:
-    return a_request(tx, org, **{"wait_s": 30, **given})
+    orgs.seed(tx, OrgId(org), OrgDefaults())
+    found = acquired(tx, org, **{"wait_s": 30, **given})
+    assert found["outcome"] == "waiting", found
+    return a_row(tx, found["pk"])
 
 
-def a_row(tx: Tx, pk: RequestPk) -> Request:
-    found = requests.get(tx, pk)
+def cancelled(tx: Tx, request: Request) -> str:
+    (outcome,) = served(tx, cancel=[[request.org, request.request_id]])["cancel"]
+    return str(outcome)
+
+
+def timed_out(tx: Tx, *waiters: Request) -> list[str]:
+    """Which of these were refused because they are overdue."""
+    found = decided(tx, "time_out", pks=[r.pk for r in waiters])
+    assert found is not None
+    return [event["pk"] for event in found["events"]]
+
+
+def line(tx: Tx, profile: ProfileName = DEFAULT) -> list[tuple[str, float]]:
+    """The orgs that are served next, and their use for their weight."""
+    found = tx.execute(
+        text(rules.qualified("SELECT org, usage FROM warmpool_line(:p, warmpool_now())")), {"p": profile}
+    )
+    return [(org, usage) for org, usage in found]
+
+
+def a_row(tx: Tx, pk: str) -> Request:
+    found = requests.get(tx, RequestPk(pk))
     assert found is not None
     return found
+
+
+def an_existing(tx: Tx, name: OrgId) -> Org:
+    found = orgs.get(tx, name)
+    assert found is not None
+    return found
+
+
+def somebody_is_blocked(store: Store) -> bool:
+    statement = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0"
+    with store.read() as tx:
+        return bool(tx.execute(text(statement)).scalar_one())
 
 
 # The clock and the transaction.
@@ -206,15 +296,24 @@ def test_a_read_sees_what_was_committed_meanwhile(store: Store) -> None:
 # Fenced moves.
 
 
-def test_a_move_from_what_was_seen_succeeds_once(store: Store) -> None:
+def test_a_slot_becomes_ready_once(store: Store) -> None:
     with store.write() as tx:
         slot = a_slot(tx)
-        pod = PodFacts(uid="u", endpoint="http://x", node="n")
-        assert workers.ready(tx, slot, pod, BY) is Outcome.MOVED
-        assert workers.ready(tx, slot, pod, BY) is Outcome.FENCED
+        pod = {"uid": "u", "endpoint": "http://x", "node": "n"}
+        assert decided(tx, "ready", worker_id=slot.id, pod=pod) is not None
+        assert decided(tx, "ready", worker_id=slot.id, pod=pod) is None
+        assert decided(tx, "ready", worker_id="w-none", pod=pod) is None
         row = seen(tx, slot.id)
         assert (row.state, row.pod_uid, row.endpoint, row.node) == (State.IDLE, "u", "http://x", "n")
         assert len(journal.of(tx, slot.id)) == 2
+
+
+def test_a_move_from_what_was_seen_succeeds_once(store: Store) -> None:
+    with store.write() as tx:
+        idle = an_idle(tx)
+        assert workers.leave(tx, idle, State.DRAINING, BY) is Outcome.MOVED
+        assert workers.leave(tx, idle, State.DRAINING, BY) is Outcome.FENCED
+        assert seen(tx, idle.id).state is State.DRAINING
 
 
 def test_a_move_of_another_epoch_is_fenced(store: Store) -> None:
@@ -234,37 +333,39 @@ def test_a_move_of_nobody_is_gone(store: Store) -> None:
 
 def test_a_stale_holder_moves_nothing(store: Store) -> None:
     with store.write() as tx:
-        an_org(tx)
-        claim = a_claim(tx)
-        stale = seen(tx, claim.worker_id)
-        claims.end(tx, claim.id, ClaimEnd.RELEASED)
-        workers.park(tx, stale, 60, BY, counted=False)
-        parked = seen(tx, claim.worker_id)
-        held = Held(worker_id=parked.id, claim_id=ClaimId("c-2"), epoch=parked.epoch + 1)
-        workers.take(tx, parked, State.HOT, Holder(org=ACME, held=held), BY)
+        old = a_claim(tx)
+        stale = seen(tx, old.worker_id)
+        assert released(tx, old) == "released"
+        new = the_claim(tx, acquired(tx))
+        assert (new.worker_id, new.org) == (old.worker_id, old.org)
+        holding = seen(tx, new.worker_id)
         assert workers.leave(tx, stale, State.DRAINING, BY) is Outcome.FENCED
-        assert workers.park(tx, stale, 60, BY, counted=False) is Outcome.FENCED
-        assert workers.beat(tx, claim.held) is Outcome.FENCED
-        assert workers.beat(tx, held) is Outcome.MOVED
-        assert seen(tx, parked.id).claim_id == "c-2"
+        assert workers.beat(tx, old.held) is Outcome.FENCED
+        assert released(tx, old) == "already_released"
+        assert [end(tx, old, why) for why in ClaimEnd] == [None] * len(ClaimEnd)
+        assert decided(tx, "confirm", claim_id=old.id) is None
+        assert seen(tx, new.worker_id) == holding
+        assert workers.beat(tx, new.held) is Outcome.MOVED
+        assert seen(tx, new.worker_id).claim_id == new.id
 
 
 def test_every_change_of_holder_raises_the_epoch(store: Store) -> None:
     with store.write() as tx:
-        an_org(tx)
         parked = a_parked(tx)
         assert parked.epoch == 2
-        held = Held(worker_id=parked.id, claim_id=ClaimId("c-2"), epoch=parked.epoch + 1)
-        workers.take(tx, parked, State.HOT, Holder(org=ACME, held=held), BY)
-        workers.leave(tx, seen(tx, parked.id), State.DRAINING, BY)
-        assert seen(tx, parked.id).epoch == 4
-        assert seen(tx, parked.id).claim_id is None
+        again = the_claim(tx, acquired(tx))
+        assert (again.worker_id, again.epoch) == (parked.id, 3)
+        assert released(tx, again, "tainted") == "released"
+        left = seen(tx, parked.id)
+        assert (left.state, left.epoch, left.claim_id) == (State.DRAINING, 4, None)
         assert [e.epoch for e in journal.of(tx, parked.id)] == [0, 0, 1, 2, 3, 4]
 
 
 def test_leaving_the_parking_clears_its_clock(store: Store) -> None:
     with store.write() as tx:
-        parked = a_parked(tx, counted=True)
+        an_org(tx, hot_idle_floor=1)
+        parked = a_parked(tx)
+        assert parked.parked_counted
         assert parked.hot_idle_until is not None
         assert parked.hot_idle_since is not None
         assert close(parked.hot_idle_until - parked.hot_idle_since, 60)
@@ -275,13 +376,22 @@ def test_leaving_the_parking_clears_its_clock(store: Store) -> None:
 
 def test_a_busy_worker_is_marked_as_leaving_once_and_others_never(store: Store) -> None:
     with store.write() as tx:
-        idle, claim = an_idle(tx), a_claim(tx)
-        drain = By(who="guard", why="node drained")
+        claim = a_claim(tx)
+        idle = an_idle(tx)
+        drain = By(who="guard", reason=MoveReason.DISRUPTED, detail="node drained")
         assert workers.mark_leaving(tx, idle.id, drain) is Outcome.FENCED
         assert workers.mark_leaving(tx, claim.worker_id, drain) is Outcome.MOVED
         assert workers.mark_leaving(tx, claim.worker_id, BY) is Outcome.FENCED
-        assert workers.leaving_of(tx, [claim.id, ClaimId("c-none")]) == {claim.id: "node drained"}
-        assert journal.of(tx, claim.worker_id)[-1].why == "leaving: node drained"
+        assert [why for _, why in renewed(tx, claim.id, "c-none")] == [
+            "disrupted: node drained",
+            "unknown_claim",
+        ]
+        mark = journal.of(tx, claim.worker_id)[-1]
+        assert (mark.is_mark, mark.reason, mark.detail) == (True, MoveReason.DISRUPTED, "node drained")
+        assert released(tx, claim) == "released"
+        assert seen(tx, claim.worker_id).state is State.DRAINING
+        end = journal.of(tx, claim.worker_id)[-1]
+        assert (end.is_mark, end.reason, end.detail) == (False, MoveReason.DISRUPTED, "node drained")
 
 
 def test_silence_is_measured_from_the_last_beat(store: Store) -> None:
@@ -310,34 +420,35 @@ def test_notes_are_fenced_like_moves(store: Store) -> None:
 
 def test_the_idle_worker_that_was_ready_first_is_picked(store: Store) -> None:
     with store.write() as tx:
+        an_org(tx)
         an_idle(tx, "big")
         later_slot, first = a_slot(tx), an_idle(tx)
     pass_time(store, 1)
     with store.write() as tx:
-        workers.ready(tx, later_slot, PodFacts(uid="u", endpoint="http://x"), BY)
-        picked = workers.pick_idle(tx, DEFAULT)
-        assert picked is not None
-        assert picked.id == first.id
-        assert workers.pick_idle(tx, ProfileName("none")) is None
+        become_ready(tx, later_slot)
+        assert [acquired(tx)["worker_id"] for _ in range(2)] == [first.id, later_slot.id]
+        assert acquired(tx)["reason"] == Reason.NO_WARM_WORKER
 
 
 def test_the_worker_parked_last_is_picked_and_only_for_its_org(store: Store) -> None:
     with store.write() as tx:
-        a_parked(tx)
+        an_org(tx, "cats")
+        first, last, another = a_claim(tx), a_claim(tx), a_claim(tx, "bolt")
+        assert released(tx, first) == "released"
     pass_time(store, 1)
     with store.write() as tx:
-        last = a_parked(tx)
-        a_parked(tx, "bolt")
-        picked = workers.pick_parked(tx, ACME, DEFAULT)
-        assert picked is not None
-        assert picked.id == last.id
-        assert workers.pick_parked(tx, OrgId("cats"), DEFAULT) is None
-        assert workers.pick_parked(tx, ACME, ProfileName("big")) is None
+        assert [released(tx, claim) for claim in (last, another)] == ["released"] * 2
+        assert acquired(tx, "cats")["reason"] == Reason.NO_WARM_WORKER
+        assert acquired(tx, profile="big")["reason"] == Reason.NO_WARM_WORKER
+        an_idle(tx)  # what is parked for the org comes before what is warm
+        found = [acquired(tx) for _ in range(2)]
+        assert [f["worker_id"] for f in found] == [last.worker_id, first.worker_id]
+        assert {f["source"] for f in found} == {"hot_idle"}
 
 
 def test_parked_workers_past_their_end_are_listed_by_how_long_they_are(store: Store) -> None:
     with store.write() as tx:
-        long, short, middle = a_parked(tx, ttl_s=90), a_parked(tx, ttl_s=10), a_parked(tx, ttl_s=20)
+        long, short, middle = some_parked(tx, ttls_s=(90, 10, 20))
     pass_time(store, 30)
     with store.read() as tx:
         assert [w.id for w in workers.parked_past_end(tx, limit=9)] == [short.id, middle.id]
@@ -397,41 +508,63 @@ def test_slots_beyond_a_cap_that_was_lowered_are_neither_given_nor_taken_away(st
 
 def test_claims_are_counted_up_to_the_cap(store: Store) -> None:
     with store.write() as tx:
-        org = an_org(tx, cap=2)
-        assert [orgs.take_claim(tx, org) for _ in range(3)] == [True, True, None]
-        orgs.give_claim(tx, ACME)
-        assert orgs.take_claim(tx, org) is True
+        an_org(tx, cap=2)
+        first, _ = a_claim(tx), a_claim(tx)
+        an_idle(tx)
+        assert acquired(tx)["reason"] == Reason.ORG_CAP
+        assert an_existing(tx, ACME).in_use == 2
+        assert released(tx, first) == "released"
+        assert an_existing(tx, ACME).in_use == 1
+        assert the_claim(tx, acquired(tx)).counted
+        assert acquired(tx)["reason"] == Reason.ORG_CAP
+        assert orgs.miscounted(tx) == []
 
 
 def test_an_org_without_a_cap_is_not_counted(store: Store) -> None:
     with store.write() as tx:
-        org = an_org(tx)
-        assert [orgs.take_claim(tx, org) for _ in range(3)] == [False, False, False]
-        found = orgs.get(tx, ACME)
-        assert found is not None
-        assert found.in_use == 0
+        assert [a_claim(tx).counted for _ in range(3)] == [False, False, False]
+        assert an_existing(tx, ACME).in_use == 0
 
 
-def test_a_cap_that_went_while_we_looked_does_not_refuse(store: Store) -> None:
+@pytest.mark.parametrize(
+    ("before", "after", "outcome"), [(1, 0, "granted"), (1, 2, "granted"), (2, 1, "refused")]
+)
+def test_the_cap_that_counts_is_the_one_that_holds_when_the_claim_begins(
+    store: Store, before: int, after: int, outcome: str
+) -> None:
+    """The cap is being changed while an acquire looks at it: the acquire waits for the change."""
     with store.write() as tx:
-        org = an_org(tx, cap=1)
-        orgs.take_claim(tx, org)
-        orgs.change(tx, ACME, {"cap": 0})
-        assert orgs.take_claim(tx, org) is False
+        an_org(tx, cap=before)
+        a_claim(tx)
+        an_idle(tx)
+    found: list[dict[str, Any]] = []
+
+    def acquire() -> None:
+        with store.write() as tx:
+            found.append(acquired(tx))
+
+    asking = threading.Thread(target=acquire)
+    with store.write() as changing:
+        orgs.change(changing, ACME, {"cap": after})
+        asking.start()
+        eventually(lambda: somebody_is_blocked(store))
+    asking.join(20)
+    assert [f["outcome"] for f in found] == [outcome]
+    with store.write() as tx:
+        orgs.count_uncounted(tx, ACME)
+        assert orgs.miscounted(tx) == []
 
 
 def test_a_cap_that_comes_counts_what_lives_already(store: Store) -> None:
     with store.write() as tx:
-        an_org(tx)
         a_claim(tx)
         ended = a_claim(tx)
-        claims.end(tx, ended.id, ClaimEnd.RELEASED)
-        workers.leave(tx, seen(tx, ended.worker_id), State.DRAINING, BY)
-        a_parked(tx)
+        parked = a_claim(tx)
+        released(tx, ended, "tainted")
+        released(tx, parked)
         a_claim(tx, "bolt")
         orgs.change(tx, ACME, {"cap": 5, "hot_idle_floor": 1})
-        org = orgs.get(tx, ACME)
-        assert org is not None
+        org = an_existing(tx, ACME)
         assert (org.in_use, org.parked) == (1, 1)
         assert orgs.count_uncounted(tx, ACME) == 0
         assert orgs.miscounted(tx) == []
@@ -439,14 +572,19 @@ def test_a_cap_that_comes_counts_what_lives_already(store: Store) -> None:
 
 def test_claims_granted_beside_a_change_are_found_and_counted(store: Store) -> None:
     with store.write() as tx:
-        an_org(tx, cap=5, hot_idle_cap=2)
-        an_org(tx, "bolt")
-        a_claim(tx, counted=False)
-        a_parked(tx, counted=False)
-        a_claim(tx, "bolt", counted=False)
+        an_org(tx)
+        a_claim(tx, "bolt")
+    with store.write() as granting:
+        live, parked = a_claim(granting), a_claim(granting)
+        released(granting, parked)
+        with store.write() as changing:
+            orgs.change(changing, ACME, {"cap": 5, "hot_idle_cap": 2})
+    with store.write() as tx:
+        assert not the_claim(tx, {"claim_id": live.id}).counted
         assert orgs.uncounted(tx) == [ACME]
         assert orgs.count_uncounted(tx, ACME) == 2
         assert orgs.uncounted(tx) == []
+        assert orgs.miscounted(tx) == []
         assert orgs.count_uncounted(tx, OrgId("nobody")) == 0
 
 
@@ -465,8 +603,8 @@ def test_a_parked_worker_goes_only_above_its_orgs_floor(
     store: Store, floor: int, cap: int, parked: int, given: bool
 ) -> None:
     with store.write() as tx:
-        org = an_org(tx, hot_idle_floor=floor, hot_idle_cap=cap)
-        assert all(orgs.take_park(tx, org) for _ in range(parked))
+        an_org(tx, hot_idle_floor=floor, hot_idle_cap=cap)
+        some_parked(tx, ttls_s=[60] * parked)
         assert orgs.give_park_above_floor(tx, ACME) is given
         found = orgs.get(tx, ACME)
         assert found is not None
@@ -476,10 +614,14 @@ def test_a_parked_worker_goes_only_above_its_orgs_floor(
 
 def test_parking_is_not_counted_without_a_floor_or_a_cap(store: Store) -> None:
     with store.write() as tx:
-        assert orgs.take_park(tx, an_org(tx)) is False
-        assert orgs.take_park(tx, an_org(tx, "bolt", hot_idle_floor=1)) is True
-        orgs.give_park(tx, BOLT)
-        assert [o.parked for o in orgs.every(tx)] == [0, 0]
+        assert not a_parked(tx).parked_counted
+        for name, limit in (("bolt", "hot_idle_floor"), ("cats", "hot_idle_cap")):
+            an_org(tx, name, **{limit: 1})
+            assert a_parked(tx, name).parked_counted
+        assert [o.parked for o in orgs.every(tx)] == [0, 1, 1]
+        assert acquired(tx, "bolt")["source"] == "hot_idle"
+        orgs.give_park(tx, OrgId("cats"))
+        assert [o.parked for o in orgs.every(tx)] == [0, 0, 0]
 
 
 def test_what_the_table_says_of_an_org_rules_over_the_seed(store: Store) -> None:
@@ -502,9 +644,9 @@ def test_what_the_table_says_of_an_org_rules_over_the_seed(store: Store) -> None
 )  # fmt: skip
 def test_a_counter_that_is_not_what_it_counts_is_told(store: Store, tampering: str, sentence: str) -> None:
     with store.write() as tx:
-        org = an_org(tx, cap=5, hot_idle_floor=1)
-        a_claim(tx, counted=bool(orgs.take_claim(tx, org)))
-        a_parked(tx, counted=orgs.take_park(tx, org))
+        an_org(tx, cap=5, hot_idle_floor=1)
+        a_claim(tx)
+        a_parked(tx)
         assert orgs.miscounted(tx) == []
         tx.execute(text(tampering))
         assert orgs.miscounted(tx) == [sentence]
@@ -520,30 +662,34 @@ def test_the_pool_can_be_paused(store: Store) -> None:
 # Requests.
 
 
-def test_a_request_is_inserted_once_for_an_org(store: Store) -> None:
+def test_a_request_is_made_once_for_an_org(store: Store) -> None:
+    reply: dict[str, Any] = {"reply": ["t-1", "list"], "request_id": "same"}
     with store.write() as tx:
-        reply = ReplyTo(task_id="t-1", address="list")
-        assert requests.insert(tx, RequestPk("r-1"), asked(request_id="same"), reply)
-        assert not requests.insert(tx, RequestPk("r-2"), asked(request_id="same"), reply)
-        assert requests.insert(tx, RequestPk("r-3"), asked("bolt", request_id="same"), reply)
-        found = requests.find(tx, ACME, "same")
+        first = a_waiter(tx, **reply)
+        again = acquired(tx, wait_s=30, **reply)
+        assert (again["outcome"], again["pk"]) == ("open", first.pk)
+        assert a_waiter(tx, "bolt", **reply).pk != first.pk
+        other = acquired(tx, wait_s=31, **reply)
+        assert (other["outcome"], other["reason"]) == ("refused", Reason.INVALID)
+        found = requests.find_unlocked(tx, ACME, "same")
         assert found is not None
-        assert (found.pk, found.state, found.replies) == ("r-1", RequestState.WAITING, (reply,))
+        assert (found.pk, found.state, found.wait_s) == (first.pk, RequestState.WAITING, 30)
+        assert found.replies == (ReplyTo(task_id="t-1", address="list"),)
         assert requests.find_unlocked(tx, ACME, "other") is None
 
 
-def test_a_refused_request_is_reopened_as_new(store: Store) -> None:
+def test_a_refused_request_is_evaluated_as_new(store: Store) -> None:
     with store.write() as tx:
         first = a_waiter(tx)
-        assert requests.refuse(
-            tx, first.pk, RefusedAnswer(reason=Reason.ORG_CAP, detail="full", retry_after_s=1.0)
-        )
+        assert cancelled(tx, first) == "cancelled"
+        assert a_row(tx, first.pk).reason == Reason.CANCELLED
+        requests.mark_replied(tx, [first.pk])
     pass_time(store, 100)
     with store.write() as tx:
-        requests.reopen(tx, a_row(tx, first.pk), ReplyTo(task_id="another"))
-        again = a_row(tx, first.pk)
-    assert again.state is RequestState.WAITING
+        again = a_waiter(tx, request_id=first.request_id, reply=["another", ""])
+    assert (again.pk, again.state) == (first.pk, RequestState.WAITING)
     assert (again.reason, again.detail, again.retry_after_s, again.decided_at) == (None, None, None, None)
+    assert again.replied_at is None
     assert again.created_at - first.created_at >= timedelta(seconds=100)
     assert close(again.deadline_at - again.created_at, 30)
     assert again.replies == (ReplyTo(task_id="another"),)
@@ -552,60 +698,106 @@ def test_a_refused_request_is_reopened_as_new(store: Store) -> None:
 def test_a_request_is_decided_once(store: Store) -> None:
     with store.write() as tx:
         request = a_waiter(tx)
-        assert requests.grant(tx, request.pk, ClaimId("c-1"))
-        assert not requests.grant(tx, request.pk, ClaimId("c-2"))
-        assert not requests.refuse(tx, request.pk, MISS)
-        assert not requests.bind(tx, request.pk, ClaimId("c-2"))
-        assert a_row(tx, request.pk).claim_id == "c-1"
-        requests.spend(tx, request.pk, ClaimId("c-other"))
-        assert a_row(tx, request.pk).state is RequestState.GRANTED
-        requests.spend(tx, request.pk, ClaimId("c-1"))
+        granted = become_ready(tx, a_slot(tx))
+        assert granted is not None
+        assert (granted["outcome"], granted["pk"]) == ("granted", request.pk)
+        decided_so = a_row(tx, request.pk)
+        an_idle(tx)
+        assert served(tx, match=[DEFAULT])["events"] == []
+        assert cancelled(tx, request) == "already_answered"
+        again = acquired(tx, request_id=request.request_id, wait_s=30)
+        assert (again["outcome"], again["claim_id"]) == ("granted_before", granted["claim_id"])
+        assert a_row(tx, request.pk) == decided_so
+    pass_time(store, 31)
+    with store.write() as tx:
+        assert timed_out(tx, request) == []
+        assert released(tx, the_claim(tx, granted)) == "released"
         assert a_row(tx, request.pk).state is RequestState.SPENT
+        spent = acquired(tx, request_id=request.request_id, wait_s=30)
+        assert (spent["outcome"], spent["reason"]) == ("refused", Reason.REQUEST_SPENT)
 
 
 def test_a_waiter_past_its_deadline_is_not_served_but_what_is_being_bound_is(store: Store) -> None:
     with store.write() as tx:
-        an_org(tx)
-        late, binding, immediate = a_waiter(tx), a_waiter(tx), a_request(tx)
-        assert requests.bind(tx, binding.pk, ClaimId("c-1"))
+        late, binding = a_waiter(tx), a_binding(tx, wait_s=30)
     pass_time(store, 31)
     with store.write() as tx:
-        assert not requests.bind(tx, late.pk, ClaimId("c-2"))
-        assert not requests.grant(tx, late.pk, ClaimId("c-2"))
-        assert requests.grant(tx, binding.pk, ClaimId("c-1"))
-        assert requests.grant(tx, immediate.pk, ClaimId("c-3"))
+        bound = a_row(tx, binding.request_pk)
+        assert bound.state is RequestState.BINDING
+        event = become_ready(tx, a_slot(tx))
+        assert event is not None
+        assert event["to"] == State.IDLE
+        assert served(tx, match=[DEFAULT])["events"] == []
         assert requests.overdue(tx, limit=9) == [late.pk]
-        assert requests.is_overdue(tx, late.pk)
-        assert not requests.is_overdue(tx, binding.pk)
+        assert timed_out(tx, late, bound) == [late.pk]
+        assert a_row(tx, late.pk).reason == Reason.WAIT_TIMEOUT
+        confirmed = decided(tx, "confirm", claim_id=binding.id)
+        assert confirmed is not None
+        assert [e["outcome"] for e in confirmed["events"]] == ["moved", "granted"]
+        assert a_row(tx, bound.pk).state is RequestState.GRANTED
+
+
+def test_only_a_waiter_that_is_overdue_times_out(store: Store) -> None:
+    with store.write() as tx:
+        short, long = a_waiter(tx, wait_s=10), a_waiter(tx, wait_s=30)
+        assert timed_out(tx, short, long) == []
+    pass_time(store, 11)
+    with store.write() as tx:
+        event = become_ready(tx, a_slot(tx))
+        assert event is not None
+        assert event["pk"] == long.pk, "the older one of the org is past its deadline"
+        assert timed_out(tx, short, long) == [short.pk]
+        assert timed_out(tx, short, long) == []
 
 
 def test_an_activation_that_failed_waits_again_and_is_counted(store: Store) -> None:
     with store.write() as tx:
-        request = a_waiter(tx)
-        assert not requests.wait_again(tx, request.pk)
-        requests.bind(tx, request.pk, ClaimId("c-1"))
-        assert requests.wait_again(tx, request.pk)
-        row = a_row(tx, request.pk)
+        failed = a_binding(tx, wait_s=30)
+        assert end(tx, failed, ClaimEnd.ACTIVATION_FAILED) is not None
+        row = a_row(tx, failed.request_pk)
         assert (row.state, row.attempts, row.claim_id) == (RequestState.WAITING, 1, None)
+        assert seen(tx, failed.worker_id).state is State.DRAINING
+
+
+def test_an_activation_that_failed_gets_another_worker_a_bounded_number_of_times(store: Store) -> None:
+    with store.write() as tx:
+        failed = a_binding(tx)
+        another = an_idle(tx, BOUND)
+        assert end(tx, failed, ClaimEnd.ACTIVATION_FAILED) is not None
+        row = a_row(tx, failed.request_pk)
+        assert (row.state, row.attempts) == (RequestState.BINDING, 1)
+        second = the_claim(tx, {"claim_id": row.claim_id})
+        assert second.worker_id == another.id
+        assert end(tx, failed, ClaimEnd.ACTIVATION_FAILED) is None
+        assert a_row(tx, row.pk) == row
+        an_idle(tx, BOUND)
+        assert end(tx, second, ClaimEnd.ACTIVATION_FAILED) is not None
+        row = a_row(tx, row.pk)
+        assert (row.state, row.reason) == (RequestState.REFUSED, Reason.ACTIVATION_FAILED)
 
 
 def test_replies_are_added_once_each(store: Store) -> None:
     with store.write() as tx:
-        request = a_waiter(tx)
-        requests.add_reply(tx, request, ReplyTo(task_id="second"))
-        requests.add_reply(tx, a_row(tx, request.pk), ReplyTo(task_id="second"))
-        assert [r.task_id for r in a_row(tx, request.pk).replies] == [f"task-{request.pk}", "second"]
+        request = a_waiter(tx, reply=["first", ""])
+        same: dict[str, Any] = {"request_id": request.request_id, "wait_s": 30}
+        for _ in range(2):
+            assert acquired(tx, reply=["second", ""], **same)["outcome"] == "open"
+        assert [r.task_id for r in a_row(tx, request.pk).replies] == ["first", "second"]
+        for n in range(requests.MAX_REPLIES):
+            acquired(tx, reply=[f"later-{n}", ""], **same)
+        newest = [f"later-{n}" for n in range(requests.MAX_REPLIES)]
+        assert [r.task_id for r in a_row(tx, request.pk).replies] == newest
 
 
 def test_what_was_decided_but_not_replied_is_listed_until_it_is(store: Store) -> None:
     with store.write() as tx:
-        open_one, decided = a_waiter(tx), a_waiter(tx)
-        requests.refuse(tx, decided.pk, MISS)
+        open_one, answered = a_waiter(tx), a_waiter(tx)
+        assert cancelled(tx, answered) == "cancelled"
         assert requests.unreplied(tx, older_than_s=3, limit=9) == []
     pass_time(store, 4)
     with store.write() as tx:
-        assert requests.unreplied(tx, older_than_s=3, limit=9) == [decided.pk]
-        requests.mark_replied(tx, [decided.pk, open_one.pk])
+        assert requests.unreplied(tx, older_than_s=3, limit=9) == [answered.pk]
+        requests.mark_replied(tx, [answered.pk, open_one.pk])
         assert requests.unreplied(tx, older_than_s=3, limit=9) == []
         assert a_row(tx, open_one.pk).replied_at is None
 
@@ -621,42 +813,53 @@ def test_the_queue_serves_the_least_use_for_its_weight_first(store: Store) -> No
             a_claim(tx, org)
         for org in ("acme", "cats", "bolt"):
             a_waiter(tx, org)
-        queue = requests.queue(tx, DEFAULT)
-    assert [(q.org, q.usage) for q in queue] == [("bolt", 0.5), ("cats", 1.0), ("acme", 2.0)]
+        assert line(tx) == [("bolt", 0.5), ("cats", 1.0), ("acme", 2.0)]
+        served_first = become_ready(tx, a_slot(tx))
+        assert served_first is not None
+        assert served_first["org"] == "bolt"
 
 
 def test_the_queue_breaks_ties_by_the_oldest_wait_and_is_fifo_within_an_org(store: Store) -> None:
-    order = []
-    for org in ("bolt", "acme", "bolt", "acme"):
+    waiters = []
+    for org in ("bolt", "acme", "bolt", "acme", "bolt"):
         with store.write() as tx:
-            an_org(tx, org)
-            order.append(a_waiter(tx, org).pk)
+            waiters.append(a_waiter(tx, org))
         pass_time(store, 1)
     with store.write() as tx:
-        assert [q.org for q in requests.queue(tx, DEFAULT)] == ["bolt", "acme"]
-        first = requests.next_of(tx, DEFAULT, BOLT)
-        assert first is not None
-        assert first.pk == order[0]
-        requests.refuse(tx, first.pk, MISS)
-        assert [q.org for q in requests.queue(tx, DEFAULT)] == ["acme", "bolt"]
-        second = requests.next_of(tx, DEFAULT, BOLT)
-        assert second is not None
-        assert second.pk == order[2]
+        assert [org for org, _ in line(tx)] == ["bolt", "acme"]
+        assert cancelled(tx, waiters[0]) == "cancelled"
+        assert [org for org, _ in line(tx)] == ["acme", "bolt"]
+        ready = [become_ready(tx, a_slot(tx)) for _ in range(2)]
+        assert [event and event["pk"] for event in ready] == [waiters[1].pk, waiters[2].pk]
+    with store.write() as holder, store.write() as tx:
+        # While another transaction has them in hand nothing is matched; then the two that are left are served together.
+        holder.execute(text("SELECT pk FROM requests WHERE state = 'waiting' FOR UPDATE"))
+        assert [
+            event and event["to"] for event in (become_ready(tx, a_slot(tx)), become_ready(tx, a_slot(tx)))
+        ] == ["idle"] * 2
+    with store.write() as tx:
+        matched = served(tx, match=[DEFAULT])["events"]
+        assert [event["pk"] for event in matched] == [waiters[3].pk, waiters[4].pk]
 
 
 def test_only_eligible_waiters_are_seen(store: Store) -> None:
     """Not of another profile, not past the deadline, not of an org at its cap."""
+
+    def anyone_waits(tx: Tx) -> bool:
+        return bool(
+            tx.execute(
+                text(rules.qualified("SELECT warmpool_anyone_waits('default', warmpool_now())"))
+            ).scalar_one()
+        )
+
     with store.write() as tx:
-        an_org(tx)
         an_org(tx, "bolt", cap=1, in_use=1)
-        an_org(tx, "cats")
         a_waiter(tx, "acme", wait_s=10)
         a_waiter(tx, "bolt")
         a_waiter(tx, "cats", profile="big")
-        assert [q.org for q in requests.queue(tx, DEFAULT)] == [ACME]
+        assert [org for org, _ in line(tx)] == [ACME]
         assert requests.count_waiting(tx, DEFAULT) == 1
-        assert requests.anyone_waiting(tx, DEFAULT)
-        assert requests.next_of(tx, DEFAULT, BOLT) is None
+        assert anyone_waits(tx)
         assert requests.profiles_waited_for(tx, OrgId("cats")) == ["big"]
         assert [(w["org"], w["waiting"]) for w in requests.waiting(tx)] == [
             ("acme", 1),
@@ -665,24 +868,59 @@ def test_only_eligible_waiters_are_seen(store: Store) -> None:
         ]
     pass_time(store, 11)
     with store.write() as tx:
-        assert not requests.anyone_waiting(tx, DEFAULT)
-        orgs.give_claim(tx, BOLT)
-        assert [q.org for q in requests.queue(tx, DEFAULT)] == [BOLT]
+        assert not anyone_waits(tx)
+        assert requests.count_waiting(tx, DEFAULT) == 0
+        idle = an_idle(tx)
+        assert served(tx, match=[DEFAULT])["events"] == []
+        orgs.change(tx, BOLT, {"in_use": 0})
+        assert [org for org, _ in line(tx)] == [BOLT]
+        (event,) = served(tx, match=[DEFAULT])["events"]
+        assert (event["org"], event["worker_id"]) == (BOLT, idle.id)
 
 
-def test_who_waits_before_a_request_is_an_earlier_one_of_its_org_and_profile(store: Store) -> None:
+def test_a_waiter_that_is_in_another_hand_is_looked_at_again(store: Store) -> None:
+    """It may go on waiting, as after a repeated delivery, and nobody else would come for it before the next pass."""
     with store.write() as tx:
-        an_org(tx)
-        an_org(tx, "bolt")
-        first = a_waiter(tx, "acme", wait_s=10)
-    pass_time(store, 1)
+        claim = a_claim(tx)
+        a_waiter(tx)
+    with store.write() as holder, store.write() as tx:
+        holder.execute(text("SELECT pk FROM requests WHERE state = 'waiting' FOR UPDATE"))
+        slot = a_slot(tx)
+        ready = decided(tx, "ready", worker_id=slot.id, pod={"uid": "u", "endpoint": "http://x"})
+        assert ready is not None
+        assert (ready["events"][0]["to"], ready["again"]) == (State.IDLE, [DEFAULT])
+        assert served(tx, match=[DEFAULT])["again"] == [DEFAULT]
+        workers.leave(tx, seen(tx, slot.id), State.DRAINING, BY)
+        found = served(tx, release=[[claim.id, None, "clean"]])
+        assert (found["release"], found["again"]) == (["released"], [DEFAULT])
+
+
+@pytest.mark.parametrize(
+    ("waiter", "wait_s", "newcomer", "source"),
+    [
+        ("acme", 30, "acme", None),  # the parked worker is the waiter's, who came first
+        ("bolt", 30, "acme", "hot_idle"),  # nobody but acme can have it
+        ("bolt", 30, "cats", None),  # the warm worker is the waiter's
+        ("acme", 10, "acme", "hot_idle"),  # a waiter past its deadline is in nobody's way
+        ("bolt", 10, "cats", "warm"),
+    ],
+)
+def test_a_newcomer_overtakes_no_waiter_that_could_have_the_worker(
+    store: Store, waiter: str, wait_s: int, newcomer: str, source: str | None
+) -> None:
+    """Another transaction has the waiter's row, so it cannot be served before the newcomer is."""
     with store.write() as tx:
-        later = a_waiter(tx, "acme")
-        others = [a_waiter(tx, "bolt"), a_waiter(tx, "acme", profile="big")]
-        assert [r.pk for r in (first, later, *others) if requests.waits_before(tx, r)] == [later.pk]
+        an_org(tx, newcomer)
+        parked = a_claim(tx)
+        waits = a_waiter(tx, waiter, wait_s=wait_s)
     pass_time(store, 11)
-    with store.write() as tx:
-        assert not requests.waits_before(tx, later)
+    with store.write() as holder, store.write() as tx:
+        holder.execute(text("SELECT pk FROM requests WHERE pk = :pk FOR UPDATE"), {"pk": waits.pk})
+        released(tx, parked)
+        become_ready(tx, a_slot(tx))
+        found = acquired(tx, newcomer)
+        assert found.get("source") == source, found
+        assert a_row(tx, waits.pk).state is RequestState.WAITING
 
 
 # Misses.
@@ -690,40 +928,64 @@ def test_who_waits_before_a_request_is_an_earlier_one_of_its_org_and_profile(sto
 
 def test_a_miss_counts_once_per_request_however_often_it_is_refused(store: Store) -> None:
     with store.write() as tx:
-        request = a_request(tx)
-        for _ in range(3):
-            requests.refuse(tx, request.pk, MISS)
-            requests.reopen(tx, a_row(tx, request.pk), ReplyTo(task_id="t"))
-        requests.refuse(tx, request.pk, MISS)
-        assert requests.fresh_misses(tx, DEFAULT, fresh_s=60) == [request.pk]
-        requests.consume_misses(tx, [request.pk])
+        an_org(tx)
+        missed = {acquired(tx, request_id="same")["pk"] for _ in range(4)}
+        assert set(requests.fresh_misses(tx, DEFAULT, fresh_s=60)) == missed
+        assert len(missed) == 1
+        requests.consume_misses(tx, list(missed))
         assert requests.fresh_misses(tx, DEFAULT, fresh_s=60) == []
-        requests.reopen(tx, a_row(tx, request.pk), ReplyTo(task_id="t"))
-        requests.refuse(tx, request.pk, MISS)
+        assert acquired(tx, request_id="same")["reason"] == Reason.NO_WARM_WORKER
         assert requests.fresh_misses(tx, DEFAULT, fresh_s=60) == []
 
 
-@pytest.mark.parametrize(
-    ("reason", "counts"), [(r, r in {Reason.NO_WARM_WORKER, Reason.POOL_CAP}) for r in Reason]
-)
-def test_only_what_a_worker_would_have_helped_is_a_miss(store: Store, reason: Reason, counts: bool) -> None:
+def test_a_waiter_that_gets_nothing_is_no_miss(store: Store) -> None:
+    """It was demand while it waited; what ends its wait is not."""
     with store.write() as tx:
-        request = a_request(tx)
-        requests.refuse(tx, request.pk, RefusedAnswer(reason=reason))
-        assert bool(requests.fresh_misses(tx, DEFAULT, fresh_s=60)) is counts
+        late, withdrawn, failed = a_waiter(tx, wait_s=10), a_waiter(tx), a_binding(tx)
+        cancelled(tx, withdrawn)
+        decided(
+            tx,
+            "end_claim",
+            claim_id=failed.id,
+            why=ClaimEnd.ACTIVATION_FAILED,
+            reason=MoveReason.ACTIVATION_FAILED,
+            detail="",
+        )
+        second = a_row(tx, failed.request_pk)
+        assert second.reason == Reason.ACTIVATION_FAILED
+    pass_time(store, 11)
+    with store.write() as tx:
+        assert timed_out(tx, late) == [late.pk]
+        assert requests.fresh_misses(tx, DEFAULT, fresh_s=60) == []
+        assert requests.fresh_misses(tx, BOUND, fresh_s=60) == []
 
 
 def test_a_miss_goes_stale_and_a_new_refusal_makes_it_fresh(store: Store) -> None:
     with store.write() as tx:
-        request = a_request(tx)
-        requests.refuse(tx, request.pk, MISS)
+        an_org(tx)
+        missed = acquired(tx, request_id="same")
     pass_time(store, 61)
     with store.write() as tx:
         assert requests.fresh_misses(tx, DEFAULT, fresh_s=60) == []
-        requests.reopen(tx, a_row(tx, request.pk), ReplyTo(task_id="t"))
-        requests.refuse(tx, request.pk, MISS)
-        assert requests.fresh_misses(tx, DEFAULT, fresh_s=60) == [request.pk]
-        assert requests.fresh_misses(tx, ProfileName("big"), fresh_s=60) == []
+        assert acquired(tx, request_id="same")["pk"] == missed["pk"]
+        assert requests.fresh_misses(tx, DEFAULT, fresh_s=60) == [missed["pk"]]
+        assert requests.fresh_misses(tx, BIG, fresh_s=60) == []
+
+
+def test_the_cause_of_a_miss_is_the_orgs_cap_then_the_pools(store: Store) -> None:
+    """What a worker would have helped is a miss; at its org's cap none would."""
+    with store.write() as tx:
+        an_org(tx, cap=1)
+        an_org(tx, "bolt")
+        a_claim(tx)
+        asked = {"profile": "default", "lease_s": 30, "ttl_s": None, "wait_s": 0, "reply": ["t", ""]}
+        missed = []
+        for most in (1, 2):
+            calls = [{"org": org, "request_id": f"at {most}", **asked} for org in ("acme", "bolt")]
+            found = served(tx, acquire=calls, rules={**RULES, "max_workers": most})["acquire"]
+            missed.append(found[1]["pk"])
+            assert [f["reason"] for f in found] == ["org_cap", "pool_cap" if most == 1 else "no_warm_worker"]
+        assert sorted(requests.fresh_misses(tx, DEFAULT, fresh_s=60)) == sorted(missed)
 
 
 # Claims.
@@ -732,53 +994,46 @@ def test_a_miss_goes_stale_and_a_new_refusal_makes_it_fresh(store: Store) -> Non
 def test_live_claims_are_renewed_together_and_ended_ones_are_not(store: Store) -> None:
     with store.write() as tx:
         first, second, ended = a_claim(tx, lease_s=30), a_claim(tx, lease_s=60), a_claim(tx)
-        claims.end(tx, ended.id, ClaimEnd.RELEASED)
+        released(tx, ended)
     pass_time(store, 20)
     with store.write() as tx:
         at = store.now()
-        renewed = claims.renew(tx, [second.id, first.id, ended.id, ClaimId("c-none")])
-        assert renewed.keys() == {first.id, second.id}
-        assert abs(renewed[first.id] - at - timedelta(seconds=30)) < timedelta(seconds=5)
-        assert abs(renewed[second.id] - at - timedelta(seconds=60)) < timedelta(seconds=5)
-        assert claims.renew(tx, []) == {}
+        found = renewed(tx, second.id, first.id, ended.id, "c-none")
+        assert found[2:] == [[None, "released"], [None, "unknown_claim"]]
+        for (until, leaving), claim in zip(found[:2], (second, first), strict=True):
+            assert leaving is None
+            assert abs(datetime.fromisoformat(until) - at - timedelta(seconds=claim.lease_s)) < timedelta(
+                seconds=5
+            )
+            assert the_claim(tx, {"claim_id": claim.id}).lease_expires_at == datetime.fromisoformat(until)
+        assert renewed(tx, first.id, org="bolt") == [[None, "unknown_claim"]]
 
 
 def test_a_claim_that_is_not_hot_has_no_lease_to_renew(store: Store) -> None:
     with store.write() as tx:
-        an_org(tx)
-        idle = an_idle(tx)
-        begun = claims.begin(
-            tx,
-            leased=False,
-            lease_s=30,
-            id="c-1",
-            worker_id=idle.id,
-            org="acme",
-            profile="default",
-            request_pk="r",
-            epoch=1,
-            source=Source.WARM,
-            counted=False,
-        )
+        begun = a_binding(tx)
         assert begun.lease_expires_at is None
-        assert claims.renew(tx, [begun.id]) == {}
-        started = claims.start_lease(tx, begun.id)
-        assert started is not None
-        assert started.lease_expires_at is not None
-        assert claims.start_lease(tx, begun.id) is None
-        assert claims.renew(tx, [begun.id]).keys() == {begun.id}
+        assert renewed(tx, begun.id) == [[None, "not_hot"]]
+        assert decided(tx, "confirm", claim_id=begun.id) is not None
+        assert the_claim(tx, {"claim_id": begun.id}).lease_expires_at is not None
+        assert decided(tx, "confirm", claim_id=begun.id) is None
+        ((until, _),) = renewed(tx, begun.id)
+        assert until is not None
 
 
 def test_a_claim_ends_once(store: Store) -> None:
     with store.write() as tx:
         claim = a_claim(tx)
-        ended = claims.end(tx, claim.id, ClaimEnd.RELEASED)
+        ended = end(tx, claim, ClaimEnd.RETIRED)
         assert ended is not None
-        assert ended.ended_why == ClaimEnd.RELEASED
-        assert claims.end(tx, claim.id, ClaimEnd.EXPIRED) is None
-        assert claims.end(tx, ClaimId("c-none"), ClaimEnd.EXPIRED) is None
+        assert [e["why"] for e in ended["events"]] == [ClaimEnd.RETIRED]
+        left = seen(tx, claim.worker_id)
+        assert end(tx, claim, ClaimEnd.WORKER_LOST) is None
+        assert claims.end(tx, ASKING, ClaimId("c-none"), ClaimEnd.RETIRED, BY) is None
+        assert released(tx, claim) == "already_released"
+        assert the_claim(tx, {"claim_id": claim.id}).ended_why == ClaimEnd.RETIRED
         assert claims.live_of(tx, ACME) == []
-        assert not claims.abandon(tx, claim.id, Condition.CLEAN)
+        assert seen(tx, claim.worker_id) == left
 
 
 def test_a_lease_runs_out_only_after_a_whole_lease_of_open_lane(store: Store) -> None:
@@ -791,16 +1046,16 @@ def test_a_lease_runs_out_only_after_a_whole_lease_of_open_lane(store: Store) ->
         lane.canary_answered(tx, gap_s=10)  # after a gap: the lane opens anew
         assert lane.lane_is_open(tx, gap_s=10)
         assert claims.expired(tx, limit=9) == []
-        assert claims.end(tx, claim.id, ClaimEnd.EXPIRED) is None
+        assert end(tx, claim, ClaimEnd.EXPIRED) is None
     for _ in range(4):
         pass_time(store, 8)
         with store.write() as tx:
             lane.canary_answered(tx, gap_s=10)
     with store.write() as tx:
         assert [c.id for c in claims.expired(tx, limit=9)] == [claim.id]
-        claims.renew(tx, [claim.id])
+        renewed(tx, claim.id)
         assert claims.expired(tx, limit=9) == []
-        assert claims.end(tx, claim.id, ClaimEnd.EXPIRED) is None
+        assert end(tx, claim, ClaimEnd.EXPIRED) is None
 
 
 def test_a_lane_without_gaps_stays_open_since_its_beginning(store: Store) -> None:
@@ -822,7 +1077,7 @@ def test_a_wish_to_release_is_kept_once_and_ends_with_the_claim(store: Store) ->
         assert not claims.ask_release(tx, claim.id, "clean")
         (kept,) = claims.unfinished_releases(tx, limit=9)
         assert (kept.id, kept.release_condition) == (claim.id, "tainted")
-        claims.end(tx, claim.id, ClaimEnd.TAINTED)
+        end(tx, claim, ClaimEnd.TAINTED)
         assert claims.unfinished_releases(tx, limit=9) == []
         assert not claims.ask_release(tx, claim.id, "clean")
 
@@ -904,7 +1159,7 @@ def test_a_breaker_opens_after_its_free_failures_for_longer_each_time(store: Sto
 
 
 def test_a_suspicion_grows_while_it_is_seen_and_is_forgotten_when_it_is_not(store: Store) -> None:
-    pods, rows = suspects.Kind.STAMPED_POD, suspects.Kind.ROW_WITHOUT_POD
+    pods, rows = suspects.SuspectKind.STAMPED_POD, suspects.SuspectKind.ROW_WITHOUT_POD
     with store.write() as tx:
         assert suspects.peek(tx, pods, "w-1").runs == 1
         assert suspects.see(tx, pods, "w-1").runs == 1
@@ -922,9 +1177,8 @@ def test_a_suspicion_grows_while_it_is_seen_and_is_forgotten_when_it_is_not(stor
             ("stamped_pod", "w-1", 2, "no session"),
         ]
         assert suspects.see(tx, pods, "w-2").runs == 1
-        suspects.note(tx, pods, "w-2", "held")
         suspects.forget(tx, pods, "w-1")
-        assert suspects.every(tx, pods) == [("stamped_pod", "w-2", 1, "held")]
+        assert suspects.every(tx, pods) == [("stamped_pod", "w-2", 1, "")]
 
 
 # The journal.
@@ -964,8 +1218,7 @@ def test_the_journal_is_read_in_order_from_either_end(store: Store) -> None:
 # Losing the database.
 
 
-def test_a_lost_connection_is_transient_and_the_next_call_works(postgres_store: Store) -> None:
-    store = postgres_store
+def test_a_lost_connection_is_transient_and_the_next_call_works(store: Store) -> None:
 
     def killed_midway() -> None:
         with store.read() as killer, store.write() as tx:
@@ -981,8 +1234,7 @@ def test_a_lost_connection_is_transient_and_the_next_call_works(postgres_store: 
         a_slot(tx)
 
 
-def test_all_idle_connections_lost_cost_one_call_at_most(postgres_store: Store) -> None:
-    store = postgres_store
+def test_all_idle_connections_lost_cost_one_call_at_most(store: Store) -> None:
     with store.read(), store.read(), store.read() as last:
         last.execute(
             text("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
@@ -1001,26 +1253,26 @@ def test_all_idle_connections_lost_cost_one_call_at_most(postgres_store: Store) 
     store.engine.dispose()  # a lost one that nobody has met yet is not left to the next test
 
 
-def test_a_statement_that_takes_too_long_is_transient(postgres_store: Store) -> None:
-    with postgres_store.engine.connect() as tx:
+def test_a_statement_that_takes_too_long_is_transient(store: Store) -> None:
+    with store.engine.connect() as tx:
         tx.execute(text("SET statement_timeout = 200"))  # so long that a busy machine's ROLLBACK fits in
         with pytest.raises(Transient, match="statement timeout"), translated():
             tx.execute(text("SELECT pg_sleep(5)"))
 
 
-def test_a_lock_that_is_not_given_up_is_transient(postgres_store: Store) -> None:
-    with postgres_store.write() as tx:
+def test_a_lock_that_is_not_given_up_is_transient(store: Store) -> None:
+    with store.write() as tx:
         slot = a_slot(tx)
-    with postgres_store.write() as holder, postgres_store.engine.connect() as tx:
+    with store.write() as holder, store.engine.connect() as tx:
         workers.get_for_update(holder, slot.id)
         tx.execute(text("SET lock_timeout = 50"))
         with pytest.raises(Transient, match="lock timeout"), translated():
             workers.get_for_update(tx, slot.id)
 
 
-def test_a_deadlock_is_transient(postgres_store: Store) -> None:
+def test_a_deadlock_is_transient(store: Store) -> None:
     """Two transactions that wait for each other: Postgres ends one of them, and the other goes on."""
-    store, together, ended = postgres_store, threading.Barrier(2), []
+    together, ended = threading.Barrier(2), []
     with store.write() as tx:
         slots = [a_slot(tx).id, a_slot(tx).id]
 
@@ -1043,8 +1295,23 @@ def test_a_deadlock_is_transient(postgres_store: Store) -> None:
     assert sorted(ended) == ["database: deadlock detected", "fine"]
 
 
-def test_a_locked_sqlite_is_transient(sqlite_store: Store) -> None:
-    with sqlite_store.write(), sqlite_store.engine.execution_options(mode="single").connect() as other:
-        other.exec_driver_sql("PRAGMA busy_timeout = 1")
-        with pytest.raises(Transient, match="locked"), translated():
-            other.exec_driver_sql("UPDATE pool SET live = live")
+@pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg"])
+def test_every_spelling_of_a_postgres_url_reaches_the_database(store: Store, scheme: str) -> None:
+    _, _, rest = store.engine.url.render_as_string(hide_password=False).partition("://")
+    again = connect(f"{scheme}://{rest}")
+    assert ping(again).startswith("Postgres ")
+    again.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("sqlite:///pool.db", r"^database_url: sqlite is not supported; it must be postgresql://"),
+        ("mysql+pymysql://u:secret@h/d", r"^database_url: mysql is not supported; it must be postgresql://"),
+        ("secret", r"^database_url: cannot be parsed; it must be postgresql://"),
+    ],
+)
+def test_a_url_that_is_not_postgres_is_refused_with_the_fields_name(url: str, said: str) -> None:
+    with pytest.raises(PoolError, match=said) as refused:
+        connect(url)
+    assert "secret" not in str(refused.value)

@@ -1,21 +1,21 @@
-"""Reading many rows, over both backends: all of them once, whatever moves meanwhile, and a few at a time."""
+"""Reading many rows, all of them once, whatever moves meanwhile, and a few at a time."""
 
 from __future__ import annotations
 
 import pytest
 from sqlalchemy import update
 
-from pool.ids import ProfileName, WorkerId
+from pool.core.ids import ProfileName, WorkerId
+from pool.core.profiles import revision
+from pool.core.records import By
+from pool.core.settings import Profile
+from pool.core.states import CLAIMABLE, MoveReason, State
 from pool.passes import collect_garbage
-from pool.profiles import revision
-from pool.records import By
-from pool.settings import Profile
-from pool.states import CLAIMABLE, State
 from pool.store import Store, builds, glimpses, schema, workers
-from pool.store.workers import PodFacts
+from pool.store.sql import now as now_sql
 from tests.support.world import World
 
-BY = By(who="tester", why="test")
+BY = By(who="tester", reason=MoveReason.DEMAND)
 DEFAULT, BIG = ProfileName("default"), ProfileName("big")
 
 
@@ -29,7 +29,8 @@ def slots(store: Store, *names: str, profile: Profile | None = None, build: str 
 def ready(store: Store, *ids: WorkerId) -> None:
     with store.write() as tx:
         for worker in workers.get_many(tx, ids).values():
-            workers.ready(tx, worker, PodFacts(uid=f"uid-{worker.id}", endpoint="http://x"), BY)
+            facts = {"ready_at": now_sql(), "pod_uid": f"uid-{worker.id}", "endpoint": "http://x"}
+            workers.move(tx, workers.Fence.on(worker), State.IDLE, BY, **facts)
 
 
 @pytest.fixture(autouse=True)

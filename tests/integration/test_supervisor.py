@@ -1,4 +1,4 @@
-"""The supervisor with real processes and a real Redis; only what the components do is a stand-in."""
+"""The supervisor with real processes, a real Redis and a real Postgres; only what the components do is a stand-in."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from pathlib import Path
 import pytest
 import redis
 
-from pool.clock import SystemClock
+from pool.core.clock import SystemClock
+from pool.core.errors import PoolError
 from pool.drivers.local.driver import LocalDriver
+from pool.drivers.local.processref import ProcessRef
 from pool.drivers.port import PodSpec
-from pool.embedded import pods
-from pool.embedded.datadir import DataDir
-from pool.embedded.processes import stop_all, writers_to
-from pool.errors import PoolError
-from pool.processes import ProcessRef
+from pool.ops.up import pods, postgres
+from pool.ops.up.datadir import DataDir
+from pool.ops.up.processes import stop_all, writers_to
+from tests.support.leftovers import processes_about
 from tests.support.standin_up import NAMES
 from tests.support.waiting import eventually
 
-EVERYTHING = {"redis", *NAMES}
+EVERYTHING = {"redis", "postgres", *NAMES}
 
 
 @dataclass
-class Up:
+class SupervisedUp:
     """One run of the stand-in `up`, in a process of its own."""
 
     data_dir: DataDir
@@ -60,7 +61,7 @@ class Up:
     def gone(self) -> bool:
         return self.process.wait() is not None
 
-    def ready(self) -> Up:
+    def ready(self) -> SupervisedUp:
         self.says("welcome")
         return self
 
@@ -73,10 +74,10 @@ class Machine:
     """A data directory and the runs of `up` on it."""
 
     data_dir: DataDir
-    runs: list[Up] = field(default_factory=list)
+    runs: list[SupervisedUp] = field(default_factory=list)
 
-    def up(self, *arguments: str) -> Up:
-        self.runs.append(Up(self.data_dir, arguments, len(self.runs)))
+    def up(self, *arguments: str) -> SupervisedUp:
+        self.runs.append(SupervisedUp(self.data_dir, arguments, len(self.runs)))
         return self.runs[-1]
 
     def recorded(self) -> dict[str, ProcessRef]:
@@ -90,15 +91,28 @@ class Machine:
         return redis.Redis.from_url(self.data_dir.broker_url.read_text(), decode_responses=True)
 
 
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database as an earlier `up` has left it: to make one takes seconds."""
+    made = DataDir.open(tmp_path_factory.mktemp("cluster"))
+    return postgres.prepare(made).folder
+
+
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
+def machine(fresh_machine: Machine, cluster: Path) -> Machine:
+    subprocess.run(["cp", "-a", cluster, fresh_machine.data_dir.postgres / "data"], check=True)
+    return fresh_machine
+
+
+@pytest.fixture
+def fresh_machine(tmp_path: Path) -> Iterator[Machine]:
     machine = Machine(DataDir.open(tmp_path / "data"))
     yield machine
     for run in machine.runs:
         if run.process.poll() is None:
             run.process.kill()
         run.process.communicate()
-    stop_all(list(machine.running()), grace_s=5, clock=SystemClock())
+    stop_all(dict.fromkeys(machine.running(), signal.SIGTERM), grace_s=5, clock=SystemClock())
     assert not machine.running()
 
 
@@ -120,7 +134,7 @@ def test_every_component_becomes_ready_in_order_and_is_on_record(machine: Machin
     assert set(machine.recorded()) == EVERYTHING
     assert set(machine.recorded().values()) == machine.running()
     named = [line.split()[0] for line in up.said().splitlines() if " in " in line]
-    assert named[:2] == ["redis", "migrate"]
+    assert (set(named[:2]), named[2]) == ({"redis", "postgres"}, "migrate")
     assert named[-1] == "beat"
 
 
@@ -138,7 +152,6 @@ def test_the_data_directory_is_its_owners_alone_whatever_it_was(machine: Machine
         folder.chmod(0o777)
     for file in (
         root / "master.key",
-        root / "pool.db",
         root / "logs" / "old.log",
         root / "local" / "pods" / "key",
     ):
@@ -160,7 +173,7 @@ def test_a_directory_of_all_users_is_no_data_directory(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o1777)
-    with pytest.raises(PoolError, match=r"data_dir .*/shared is shared with other users"):
+    with pytest.raises(PoolError, match=r"data_dir .*/shared is a shared directory"):
         DataDir.open(shared)
     assert stat.S_IMODE(shared.stat().st_mode) == 0o1777
 
@@ -214,7 +227,8 @@ def test_nothing_is_left_after_a_signal_and_the_exit_code_is_zero(
         if line.endswith("stopped") or line.startswith("pods")
     ]
     assert lines[0] == "beat"
-    assert lines[-2:] == ["pods", "redis"]
+    assert lines[-3] == "pods"
+    assert set(lines[-2:]) == {"redis", "postgres"}
 
 
 def test_nothing_is_left_when_it_is_stopped_while_starting(machine: Machine) -> None:
@@ -225,11 +239,22 @@ def test_nothing_is_left_when_it_is_stopped_while_starting(machine: Machine) -> 
     assert not machine.running()
 
 
+def test_nothing_is_left_when_it_is_stopped_while_the_database_is_made(fresh_machine: Machine) -> None:
+    machine = fresh_machine
+    up = machine.up()
+    eventually(lambda: list(machine.data_dir.postgres.glob("draft-*")), every_s=0.01)
+    up.process.send_signal(signal.SIGINT)
+    assert up.ends() == 0
+    assert not machine.running()
+    eventually(lambda: not processes_about(machine.data_dir.postgres))
+    assert [found.name for found in machine.data_dir.postgres.iterdir()] == ["data"]
+
+
 def test_pods_that_can_not_be_cleared_keep_nothing_else_running(machine: Machine) -> None:
     up = machine.up("--unclearable").ready()
     up.process.send_signal(signal.SIGINT)
     assert up.ends() == 0
-    assert "clearing up the pods went wrong: RuntimeError: the disk is full" in up.said()
+    assert "removing the pods failed: RuntimeError: the disk is full" in up.said()
     assert not machine.running()
 
 
@@ -253,9 +278,9 @@ def test_a_killed_supervisor_takes_nothing_with_it_and_the_next_adopts_all(machi
     second = machine.up().ready()
     assert machine.recorded() == before
     for name, ref in before.items():
-        assert f"{name:<9}adopted, pid {ref.pid}" in second.said()
+        assert f"{name:<9}already runs, taken over, pid {ref.pid}" in second.said()
     before["fleet"].send(signal.SIGKILL)
-    second.says("fleet ended (adopted, so its exit code is not known); starting it again")
+    second.says("fleet ended (exit code unknown, because an earlier run started it); starting it again")
     second.process.send_signal(signal.SIGTERM)
     assert second.ends() == 0
     assert not machine.running()
@@ -308,7 +333,7 @@ def test_a_second_up_refuses_and_disturbs_nothing(machine: Machine) -> None:
     before = machine.recorded()
     second = machine.up()
     assert second.ends() == 1
-    assert f"already running, pid {first.process.pid}" in second.said()
+    assert f"pid {first.process.pid}: stop it, or choose another directory" in second.said()
     assert machine.recorded() == before
     assert first.process.poll() is None
 
@@ -319,10 +344,11 @@ def test_a_component_that_can_not_start_shows_its_log_and_everything_ends(machin
     up = machine.up("--broken", "fleet")
     assert up.ends(within_s=40) == 1
     assert (
-        "fleet ended with exit code 7; it has failed 5 times without becoming ready, giving up" in up.said()
+        "fleet ended with exit code 7; it failed 5 times before it was ready, stopping everything"
+        in up.said()
     )
     assert "  fleet | the reason why it fails" in up.said()
-    assert f"the whole log: {machine.data_dir.log('fleet')}" in up.said()
+    assert f"complete log: {machine.data_dir.log('fleet')}" in up.said()
     assert not machine.running()
 
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import redis
@@ -20,7 +21,7 @@ WRONG = pytest.mark.parametrize("skew_s", [-600.0, 600.0], ids=["slow", "fast"])
 _TAKE_AND_DIE = """
 import os, sys
 from kombu import Connection
-connection = Connection(sys.argv[1], transport="tasks.transport:PatientTransport", transport_options={"visibility_timeout": 300})
+connection = Connection(sys.argv[1], transport="tasks.worker.transport:PatientTransport", transport_options={"visibility_timeout": 300})
 message = connection.SimpleQueue("q").get(timeout=20)
 sys.stdout.write(message.payload["what"])
 sys.stdout.flush()
@@ -29,7 +30,7 @@ os._exit(0)
 _RESTORE = """
 import os, sys
 from kombu import Connection
-connection = Connection(sys.argv[1], transport="tasks.transport:PatientTransport", transport_options={"visibility_timeout": 300})
+connection = Connection(sys.argv[1], transport="tasks.worker.transport:PatientTransport", transport_options={"visibility_timeout": 300})
 connection.default_channel.qos.restore_visible(interval=1)
 sys.stdout.write("done")
 sys.stdout.flush()
@@ -64,10 +65,16 @@ def _taken_by_one_that_died(server: RedisServer, skew_s: float) -> None:
     assert _run(_TAKE_AND_DIE, server, skew_s) == "call"
 
 
+def _scores(client: redis.Redis) -> dict[bytes, float]:
+    """When each message was taken, by its tag."""
+    found: Any = client.zrange("unacked_index", 0, -1, withscores=True)
+    return dict(found)
+
+
 def _age_s(client: redis.Redis) -> float:
-    ((_, score),) = client.zrange("unacked_index", 0, -1, withscores=True)
+    (score,) = _scores(client).values()
     seconds, microseconds = client.time()
-    return float(seconds) + float(microseconds) / 1e6 - float(score)
+    return float(seconds) + float(microseconds) / 1e6 - score
 
 
 @WRONG
@@ -84,14 +91,14 @@ def test_restoring_goes_by_the_brokers_clock(server: RedisServer, client: redis.
     _taken_by_one_that_died(server, 0)
     assert _run(_RESTORE, server, skew_s) == "done"
     assert (client.hlen("unacked"), client.llen("q")) == (1, 0)
-    ((tag, score),) = client.zrange("unacked_index", 0, -1, withscores=True)
+    ((tag, score),) = _scores(client).items()
     client.zadd("unacked_index", {tag: score - VISIBILITY_S - 1})
     assert _run(_RESTORE, server, skew_s) == "done"
     assert (client.hlen("unacked"), client.zcard("unacked_index"), client.llen("q")) == (0, 0, 1)
 
 
 def test_acknowledged_message_leaves_nothing(server: RedisServer, client: redis.Redis) -> None:
-    with Connection(server.url, transport="tasks.transport:PatientTransport") as connection:
+    with Connection(server.url, transport="tasks.worker.transport:PatientTransport") as connection:
         queue = connection.SimpleQueue("q")
         queue.put({"what": "call"})
         queue.get(timeout=20).ack()

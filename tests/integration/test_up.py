@@ -24,7 +24,18 @@ from tests.support.waiting import eventually
 # Every component is killed and waited for in turn.
 pytestmark = pytest.mark.timeout(400)
 
-COMPONENTS = ("redis", "acquire", "fleet", "bind", "passes", "beat", "exporter", "flower", "board")
+COMPONENTS = (
+    "redis",
+    "postgres",
+    "acquire",
+    "fleet",
+    "bind",
+    "passes",
+    "beat",
+    "exporter",
+    "flower",
+    "board",
+)
 SHOTS = os.environ.get("WARMPOOL_TEST_SHOTS") == "1"
 IMAGES = ROOT / "docs" / "img"
 
@@ -204,7 +215,7 @@ def test_after_the_supervisor_is_killed_the_pool_serves_and_the_next_one_adopts_
         load.goes_on(10)
         up.start()
         for name in COMPONENTS:
-            assert f"{name:<9}adopted, pid {before[name]}" in up.said()
+            assert f"{name:<9}already runs, taken over, pid {before[name]}" in up.said()
         assert up.pids() == before
         load.goes_on(10)
     assert up.wrongs() == []

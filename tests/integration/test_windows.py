@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from pool import claiming
+from pool.core.errors import Transient
+from pool.core.keys import Keyring
+from pool.core.records import ReplyTo
+from pool.core.states import State
+from pool.core.turns import begins_at
 from pool.drivers.port import Pod
-from pool.errors import Transient
-from pool.keys import Keyring
-from pool.records import ReplyTo
-from pool.states import State
+from pool.lifecycle import claiming
 from pool.store import claims
-from pool.turns import begins_at
 from tests.support.world import World
 
 LIMIT = 2
@@ -128,14 +128,14 @@ def test_releases_that_fail_do_not_keep_others(narrow: World, monkeypatch: pytes
         with narrow.store.write() as tx:
             claims.ask_release(tx, granted.claim_id, "clean")  # type: ignore[arg-type]
         narrow.pass_time(1)
-    finish = claiming.finish_release
+    patiently = claiming.patiently
 
-    def finish_release(deps: Any, claim_id: Any, condition: Any, *more: Any) -> Any:
-        if claim_id != held[5].claim_id:
+    def one_is_not_locked(deps: Any, call: Any) -> Any:
+        if call.claim_id != held[5].claim_id:
             raise Transient("its row is locked")
-        return finish(deps, claim_id, condition, *more)
+        return patiently(deps, call)
 
-    monkeypatch.setattr(claiming, "finish_release", finish_release)
+    monkeypatch.setattr(claiming, "patiently", one_is_not_locked)
     _runs(narrow, "reap")
     assert narrow.state_of(held[5].worker_id) is not State.HOT
     assert narrow.state_of(held[0].worker_id) is State.HOT

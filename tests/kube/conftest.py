@@ -15,7 +15,7 @@ import pytest
 from tests.support import kube_binaries
 from tests.support.hollow_kubelet import HollowKubelet
 from tests.support.kube_any import Cluster
-from tests.support.kube_cluster import KubeCluster, Part
+from tests.support.kube_cluster import ClusterPart, KubeCluster
 
 HERE = Path(__file__).parent
 
@@ -46,7 +46,7 @@ def servers() -> None:
 @pytest.fixture(scope="session")
 def own_cluster(servers: None) -> Iterator[KubeCluster]:
     """A cluster whose servers may be asked for their records; not to be killed, since all tests share it."""
-    with KubeCluster(Part.CONTROLLERS, Part.SCHEDULER) as cluster:
+    with KubeCluster(ClusterPart.CONTROLLERS, ClusterPart.SCHEDULER) as cluster:
         yield cluster
 
 

@@ -6,31 +6,33 @@ from __future__ import annotations
 import json
 import signal
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 import yaml
 
-from pool import signing, tokens, wiring
+from pool import wiring
 from pool.client import Pool
+from pool.core import signing, tokens
+from pool.core.settings import KubernetesSettings, PoolSettings, Profile, Settings
 from pool.drivers.kubernetes import manifests
 from pool.drivers.kubernetes.driver import KubernetesDriver
 from pool.drivers.kubernetes.rights import Look
 from pool.drivers.port import LABEL_POOL, LABEL_WORKER, Pod, PodSpec
-from pool.settings import KubernetesSettings, PoolSettings, Profile, Settings
 from tests.chart.test_values import EXAMPLES
 from tests.contracts.driver import HELD, Watcher
 from tests.support.helm import CHART, helm, of_kind, pod_templates, rendered, secret_values
 from tests.support.hollow_kubelet import HollowKubelet
 from tests.support.kube_any import Cluster
-from tests.support.kube_api import Access, ApiError, Object
-from tests.support.kube_audit import Request
+from tests.support.kube_api import ApiAccess, ApiError, Object
+from tests.support.kube_audit import AuditedRequest
 from tests.support.kube_cluster import KubeCluster
 from tests.support.leftovers import processes_about
 from tests.support.local_ground import MASTER_KEY
 from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisServer
-from tests.support.rendered import Ground, Running
+from tests.support.rendered import ChartGround, Running
 from tests.support.waiting import eventually
 
 # The first test waits for a cluster, and another starts five processes.
@@ -55,10 +57,14 @@ FOREIGN = {
 
 @pytest.fixture(scope="module")
 def foreign_kinds(own_cluster: KubeCluster) -> None:
+    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     for kind, (group, version, plural) in FOREIGN.items():
+        # Another file may have run on this cluster before.
+        if own_cluster.api.find(f"{definitions}/{plural}.{group}") is not None:
+            continue
         schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
         own_cluster.api.create(
-            "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+            definitions,
             {
                 "metadata": {"name": f"{plural}.{group}"},
                 "spec": {
@@ -70,7 +76,15 @@ def foreign_kinds(own_cluster: KubeCluster) -> None:
             },
         )
     for group, version, plural in FOREIGN.values():
-        eventually(lambda p=f"/apis/{group}/{version}/{plural}": is_served(own_cluster, p), within_s=30)
+        eventually(partial(is_served, own_cluster, f"/apis/{group}/{version}/{plural}"), within_s=30)
+
+
+def pod_is_gone(driver: KubernetesDriver, name: str) -> bool:
+    return driver.read(name) is None
+
+
+def companion_is_gone(driver: KubernetesDriver, name: str) -> bool:
+    return name not in driver.companions()
 
 
 def is_served(cluster: Cluster, path: str) -> bool:
@@ -141,7 +155,7 @@ def test_the_example_of_a_nodepool_is_accepted(
     )
 
 
-class Release:
+class HelmRelease:
     """The chart, installed by Helm into namespaces of the test's own; its hooks need an image and do not run."""
 
     def __init__(self, cluster: KubeCluster) -> None:
@@ -174,7 +188,7 @@ class Release:
         """As the pod of that component would reach the API server, with the token of its account."""
         here = f"/api/v1/namespaces/{self.namespace}/serviceaccounts/{self.full}-{component}/token"
         token = self.cluster.api.create(here, {"spec": {"expirationSeconds": 24 * 3600}})["status"]["token"]
-        access = Access(
+        access = ApiAccess(
             server=self.cluster.access.server, authority=self.cluster.access.authority, token=token
         )
         return self.cluster.write_kubeconfig(f"{self.namespace}-{component}", access)
@@ -195,13 +209,13 @@ class Release:
 
 
 @pytest.fixture(scope="module")
-def release(own_cluster: KubeCluster) -> Release:
-    release = Release(own_cluster)
+def release(own_cluster: KubeCluster) -> HelmRelease:
+    release = HelmRelease(own_cluster)
     release.upgrade("flower.replicas=1")
     return release
 
 
-def test_generated_secrets_outlive_an_upgrade(release: Release) -> None:
+def test_generated_secrets_outlive_an_upgrade(release: HelmRelease) -> None:
     before = release.secret()
     assert {"master-key", "flower-basic-auth", "board-password", "users.acl", "broker-url"} <= set(before)
     release.upgrade("flower.replicas=2")
@@ -209,7 +223,7 @@ def test_generated_secrets_outlive_an_upgrade(release: Release) -> None:
 
 
 def test_the_control_plane_works_under_exactly_the_rights_of_the_chart(
-    release: Release, kubelet: HollowKubelet, postgres: PostgresServer, tmp_path: Path
+    release: HelmRelease, kubelet: HollowKubelet, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     """A worker is spawned, acquired, stamped, released and deleted by the chart's own processes, each with the token of its own account; then the driver
     meets what only happens after an accident. What they called is what the roles grant: a verb less would be a 403, a verb more would be left over."""
@@ -228,12 +242,12 @@ def test_the_control_plane_works_under_exactly_the_rights_of_the_chart(
     assert_in_bounds(release, mine)
 
 
-def assert_in_bounds(release: Release, mine: list[Request]) -> None:
+def assert_in_bounds(release: HelmRelease, mine: list[AuditedRequest]) -> None:
     assert {r.namespace for r in mine} <= {release.workers, ""}
     assert {r.name for r in mine if r.resource == "configmaps"} == {f"{release.full}-anchor"}
 
 
-def run_a_worker(release: Release, redis: RedisServer, database_url: str, folder: Path) -> None:
+def run_a_worker(release: HelmRelease, redis: RedisServer, database_url: str, folder: Path) -> None:
     config = folder / "config"
     config.mkdir()
     (config / "warmpool.toml").write_text(release.find("configmaps", release.full)["data"]["warmpool.toml"])
@@ -241,7 +255,7 @@ def run_a_worker(release: Release, redis: RedisServer, database_url: str, folder
     parts: list[Running] = []
     try:
         for component in ("acquire", *WITH_TOKEN, "beat"):
-            ground = Ground(folder=folder, secrets={release.full: secret}, over=over(release, component))
+            ground = ChartGround(folder=folder, secrets={release.full: secret}, over=over(release, component))
             container = deployed(release, component)
             if not parts:
                 migrate(container, ground)
@@ -270,20 +284,20 @@ def run_a_worker(release: Release, redis: RedisServer, database_url: str, folder
     assert not processes_about(folder)
 
 
-def over(release: Release, component: str) -> dict[str, str]:
+def over(release: HelmRelease, component: str) -> dict[str, str]:
     if component not in WITH_TOKEN:
         return {}
     return {"WARMPOOL_KUBERNETES_KUBECONFIG": str(release.kubeconfig(component))}
 
 
-def migrate(container: Object, ground: Ground) -> None:
-    probes = {kind: {} for kind in ("startupProbe", "livenessProbe", "readinessProbe")}
+def migrate(container: Object, ground: ChartGround) -> None:
+    probes: Object = {kind: {} for kind in ("startupProbe", "livenessProbe", "readinessProbe")}
     job = Running("migrate", {**container, **probes, "command": ["warmpool", "migrate"]}, ground)
     job.start()
     assert job.ends() == 0, job.log()
 
 
-def deployed(release: Release, component: str) -> Object:
+def deployed(release: HelmRelease, component: str) -> Object:
     found = release.cluster.api.find(
         f"/apis/apps/v1/namespaces/{release.namespace}/deployments/{release.full}-{component}"
     )
@@ -291,7 +305,7 @@ def deployed(release: Release, component: str) -> Object:
     return dict(found["spec"]["template"]["spec"]["containers"][0])
 
 
-def is_busy(release: Release, name: str) -> bool:
+def is_busy(release: HelmRelease, name: str) -> bool:
     """As the budget of the chart sees it."""
     budget = release.cluster.api.find(
         f"/apis/policy/v1/namespaces/{release.workers}/poddisruptionbudgets/{release.full}-busy"
@@ -301,7 +315,7 @@ def is_busy(release: Release, name: str) -> bool:
     return bool(budget["spec"]["selector"]["matchLabels"].items() <= labels.items())
 
 
-def meet_accidents(release: Release) -> None:
+def meet_accidents(release: HelmRelease) -> None:
     """A Secret of an earlier pod of that name, companions whose pod has gone, a cache that follows Secrets: under the account of `passes`."""
     settings = KubernetesSettings(
         namespace=release.workers,
@@ -338,12 +352,12 @@ def meet_accidents(release: Release) -> None:
             assert read is not None
             driver.stamp(read, HELD)
             driver.delete(name, pod.uid, grace_s=0)
-            eventually(lambda d=driver, n=name: d.read(n) is None, within_s=60, every_s=0.2)
+            eventually(partial(pod_is_gone, driver, name), within_s=60, every_s=0.2)
             driver.delete_companions(name)
-            eventually(lambda d=driver, n=name: n not in d.companions(), within_s=60, every_s=0.2)
+            eventually(partial(companion_is_gone, driver, name), within_s=60, every_s=0.2)
 
 
-def test_a_typo_is_refused_before_the_cluster_sees_anything(release: Release) -> None:
+def test_a_typo_is_refused_before_the_cluster_sees_anything(release: HelmRelease) -> None:
     env = {"KUBECONFIG": str(release.cluster.kubeconfig), "HOME": str(release.cluster.root)}
     done = helm(
         "upgrade", release.name, str(CHART), "-n", release.namespace, "--set", "acquire.replica=3", env=env

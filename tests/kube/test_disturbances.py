@@ -13,21 +13,22 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 import yaml
 
 from pool.client import Pool
+from pool.core.states import State
 from pool.drivers.kubernetes import manifests
 from pool.drivers.port import LABEL_BUSY
 from pool.passes.running import STALE_AFTER_S
-from pool.states import State
 from pool.store import passes, workers
-from tests.support.fault_proxy import Fault, FaultProxy
+from tests.support.fault_proxy import FaultProxy, ProxyFault
 from tests.support.hollow_kubelet import HollowKubelet
 from tests.support.kube_api import Object
-from tests.support.kube_cluster import KubeCluster, Part
+from tests.support.kube_cluster import ClusterPart, KubeCluster
 from tests.support.kube_ground import KubeGround
 from tests.support.local_ground import call
 from tests.support.postgres_server import PostgresServer
@@ -44,7 +45,7 @@ pytestmark = pytest.mark.timeout(900)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deployment:
+class DisturbedDeployment:
     """A pool that reaches its cluster through a proxy, as its least-privileged user."""
 
     system: System
@@ -57,20 +58,23 @@ class Deployment:
         found = self.cluster.api.get(self.ground.path("pods"))["items"]
         return {p["metadata"]["name"]: p for p in found if "deletionTimestamp" not in p["metadata"]}
 
+    def is_busy(self, name: str) -> bool:
+        return bool(self.pods()[name]["metadata"]["labels"][LABEL_BUSY] == "true")
+
     def troubles(self) -> list[str]:
         """What is not as it should be in the end: so many idle, and for every live row a pod with its companion and no others."""
         labelled = {"labelSelector": "app.kubernetes.io/managed-by=warmpool"}
         secrets = self.cluster.api.get(self.ground.path("secrets"), **labelled)["items"]
         with self.system.store.read() as tx:
-            rows = {w.id: w for w in workers.live(tx)}
-        there = {
+            rows = {str(w.id): w for w in workers.live(tx)}
+        there: dict[str, set[str]] = {
             "row": set(rows),
             "pod": set(self.pods()),
             "companion": {s["metadata"]["name"] for s in secrets},
         }
         found = [
             f"{name}: no {kind}, {rows[name].state if name in rows else 'no row'}"
-            for name in set().union(*there.values())
+            for name in set[str]().union(*there.values())
             for kind, names in there.items()
             if name not in names
         ]
@@ -87,9 +91,9 @@ class Deployment:
 @pytest.fixture(scope="module")
 def everything(
     servers: None, postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Deployment]:
+) -> Iterator[DisturbedDeployment]:
     with (
-        KubeCluster(Part.CONTROLLERS, Part.SCHEDULER) as cluster,
+        KubeCluster(ClusterPart.CONTROLLERS, ClusterPart.SCHEDULER) as cluster,
         FaultProxy(cluster.access) as proxy,
         HollowKubelet(cluster, node="first") as kubelet,
     ):
@@ -104,32 +108,32 @@ def everything(
         url = postgres.create_database("disturbed")
         with System(tmp_path_factory.mktemp("disturbed"), url, settings=settings) as system:
             system.run(*EVERYTHING)
-            yield Deployment(system=system, cluster=cluster, ground=ground, proxy=proxy)
+            yield DisturbedDeployment(system=system, cluster=cluster, ground=ground, proxy=proxy)
 
 
 @pytest.fixture
-def deployment(everything: Deployment) -> Iterator[Deployment]:
+def deployment(everything: DisturbedDeployment) -> Iterator[DisturbedDeployment]:
     everything.settles()
     yield everything
     assert not everything.system.wrongs()
 
 
 @pytest.fixture
-def pool(deployment: Deployment) -> Iterator[Pool]:
+def pool(deployment: DisturbedDeployment) -> Iterator[Pool]:
     with Pool(deployment.system.redis.url) as made:
         yield made
 
 
 def test_with_a_third_of_all_calls_refused_the_pool_still_converges(
-    deployment: Deployment, pool: Pool
+    deployment: DisturbedDeployment, pool: Pool
 ) -> None:
     chance, refused = random.Random(7), []
 
-    def rule(method: str, path: str) -> Fault | None:
+    def rule(method: str, path: str) -> ProxyFault | None:
         if chance.random() >= FAULTY:
             return None
         refused.append(path)
-        return Fault(status=chance.choice([429, 500]))
+        return ProxyFault(status=chance.choice([429, 500]))
 
     held = pool.acquire("held", wait_s=SOON_S, lease_s=10)
     deployment.proxy.fault = rule
@@ -147,8 +151,12 @@ def test_with_a_third_of_all_calls_refused_the_pool_still_converges(
     assert len(refused) > 20, "hardly anything was refused"
 
 
+def is_over(end: float) -> bool:
+    return time.monotonic() >= end
+
+
 def test_a_killed_api_server_stops_no_warm_acquire_and_nothing_is_deleted_wrongly(
-    deployment: Deployment, pool: Pool
+    deployment: DisturbedDeployment, pool: Pool
 ) -> None:
     system, cluster = deployment.system, deployment.cluster
     held = pool.acquire("held", wait_s=SOON_S, lease_s=5)
@@ -159,7 +167,7 @@ def test_a_killed_api_server_stops_no_warm_acquire_and_nothing_is_deleted_wrongl
     for number in range(WARM):
         # The last one when it has been away for its whole time.
         due_s = AWAY_S * (number + 1) / WARM
-        eventually(lambda due_s=due_s: time.monotonic() - began >= due_s, within_s=AWAY_S + 30, every_s=0.2)
+        eventually(partial(is_over, began + due_s), within_s=AWAY_S + 30, every_s=0.2)
         taken.append(pool.acquire(f"during-{number}", lease_s=5))
     assert [worker.source for worker in taken] == ["warm"] * WARM
     assert {worker.worker_id for worker in taken} < set(before)
@@ -176,10 +184,7 @@ def test_a_killed_api_server_stops_no_warm_acquire_and_nothing_is_deleted_wrongl
     assert leaves.worker_id not in now
     for worker in (held, *taken):
         assert not worker.lost
-        eventually(
-            lambda of=worker.worker_id: deployment.pods()[of]["metadata"]["labels"][LABEL_BUSY] == "true",
-            within_s=SOON_S,
-        )
+        eventually(partial(deployment.is_busy, worker.worker_id), within_s=SOON_S)
         assert worker.release("tainted") == "released"
 
 
@@ -189,7 +194,7 @@ def outcome(system: System, name: str) -> str | None:
 
 
 def test_a_drained_node_loses_its_idle_worker_at_once_and_its_busy_one_when_it_is_released(
-    deployment: Deployment, pool: Pool
+    deployment: DisturbedDeployment, pool: Pool
 ) -> None:
     cluster, ground = deployment.cluster, deployment.ground
     held = pool.acquire("held", wait_s=SOON_S, lease_s=5)
@@ -219,8 +224,7 @@ def test_a_drained_node_loses_its_idle_worker_at_once_and_its_busy_one_when_it_i
             assert set(nodes.values()) == {"second"}
             assert call(held, "GET", "/echo", held.auth)[0] == 200
             assert not held.lost
-            eventually(lambda: held.leaving, within_s=SOON_S)
-            assert "cordoned" in held.leaving
+            assert "cordoned" in eventually(lambda: held.leaving, within_s=SOON_S)
             assert not draining.done()
             assert held.release() == "released"
             drained: subprocess.CompletedProcess[str] = draining.result(timeout=SOON_S + 30)

@@ -13,15 +13,15 @@ from dataclasses import replace
 
 import pytest
 
-from pool.backoff import Backoff, retrying
-from pool.clock import SystemClock
+from pool.core.backoff import Backoff, retrying
+from pool.core.clock import SystemClock
+from pool.core.errors import Refused, Transient
+from pool.core.settings import Profile
 from pool.drivers.kubernetes.driver import KubernetesDriver
-from pool.drivers.port import Phase, Pod, Role, Stamp, StampResult
-from pool.errors import Refused, Transient
+from pool.drivers.port import Pod, PodPhase, PodRole, Stamp, StampResult
 from pool.passes.running import STALE_AFTER_S
-from pool.settings import Profile
 from tests.contracts.driver import HELD, DriverContract, Watcher
-from tests.support.fault_proxy import Fault, FaultProxy
+from tests.support.fault_proxy import FaultProxy, ProxyFault
 from tests.support.hollow_kubelet import HollowKubelet
 from tests.support.kube_any import Cluster
 from tests.support.kube_cluster import KubeCluster
@@ -51,11 +51,11 @@ class TestKubernetesDriver(DriverContract):
 
 
 @contextmanager
-def failing(proxy: FaultProxy, method: str, pattern: str, *faults: Fault) -> Iterator[None]:
+def failing(proxy: FaultProxy, method: str, pattern: str, *faults: ProxyFault) -> Iterator[None]:
     """While inside, the first calls of that kind go wrong."""
     left, lock = list(faults), threading.Lock()
 
-    def rule(called: str, path: str) -> Fault | None:
+    def rule(called: str, path: str) -> ProxyFault | None:
         with lock:
             return left.pop(0) if left and called == method and re.search(pattern, path) else None
 
@@ -74,7 +74,7 @@ def failing(proxy: FaultProxy, method: str, pattern: str, *faults: Fault) -> Ite
 def test_a_busy_server_is_asked_again_until_it_answers(
     ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy, status: int
 ) -> None:
-    with failing(proxy, "POST", "/pods", Fault(status=status), Fault(status=status)):
+    with failing(proxy, "POST", "/pods", ProxyFault(status=status), ProxyFault(status=status)):
         assert driver.create(ground.spec()).uid
     assert len(driver.list().pods) == 1
 
@@ -83,7 +83,7 @@ def test_a_server_that_says_when_to_come_back_is_believed(
     ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy
 ) -> None:
     driver.create(ground.spec())
-    later = Fault(status=429, retry_after="60")
+    later = ProxyFault(status=429, retry_after="60")
     with failing(proxy, "GET", "/pods/w-one", later), pytest.raises(Transient, match="429"):
         driver.read("w-one")
 
@@ -92,7 +92,7 @@ def test_a_server_that_stays_busy_is_given_up_on(
     ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy
 ) -> None:
     driver.create(ground.spec())
-    proxy.fault = lambda method, path: Fault(status=500)
+    proxy.fault = lambda method, path: ProxyFault(status=500)
     with pytest.raises(Transient, match="500 to get pods in namespace"):
         driver.read("w-one")
 
@@ -101,7 +101,7 @@ def test_a_server_that_stays_busy_is_given_up_on(
 def test_a_create_whose_reply_was_lost_makes_one_pod_with_its_key(
     ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy, part: str
 ) -> None:
-    with failing(proxy, "POST", part, Fault(status=0)):
+    with failing(proxy, "POST", part, ProxyFault(status=0)):
         made = driver.create(ground.spec())
     assert [pod.uid for pod in driver.list().pods] == [made.uid]
     assert driver.companions() == ("w-one",)
@@ -111,7 +111,7 @@ def test_a_stamp_whose_reply_was_lost_is_seen_when_looked_at_again(
     ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy
 ) -> None:
     ready = ground.make_ready(driver.create(ground.spec()))
-    with failing(proxy, "PATCH", "/pods/w-one", Fault(status=0)):
+    with failing(proxy, "PATCH", "/pods/w-one", ProxyFault(status=0)):
         assert driver.stamp(ready, HELD) is StampResult.CONFLICT
     seen = driver.read("w-one")
     assert seen is not None
@@ -121,7 +121,7 @@ def test_a_stamp_whose_reply_was_lost_is_seen_when_looked_at_again(
 def test_a_pod_whose_creator_died_before_its_key_gets_it_from_the_next(
     ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy
 ) -> None:
-    proxy.fault = lambda method, path: Fault(status=403) if "/secrets" in path else None
+    proxy.fault = lambda method, path: ProxyFault(status=403) if "/secrets" in path else None
     with pytest.raises(Refused, match="may not create secrets in namespace"):
         driver.create(ground.spec())
     proxy.fault = lambda method, path: None
@@ -155,9 +155,9 @@ def test_a_right_that_we_had_is_not_given_up_at_once(
     )
     driver.create(ground.spec())
     assert driver.read("w-one") is not None
-    with failing(proxy, "GET", "/pods/w-one", *[Fault(status=403, body=lacking)] * 3):
+    with failing(proxy, "GET", "/pods/w-one", *[ProxyFault(status=403, body=lacking)] * 3):
         assert driver.read("w-one") is not None
-    proxy.fault = lambda method, path: Fault(status=403, body=lacking)
+    proxy.fault = lambda method, path: ProxyFault(status=403, body=lacking)
     with pytest.raises(Transient, match="cannot get resource"):
         driver.read("w-one")
 
@@ -194,10 +194,10 @@ def test_with_a_third_of_all_calls_failing_every_pod_is_made_once_with_its_key(
     driver.list()
     dice, lock = random.Random(7), threading.Lock()
 
-    def rule(method: str, path: str) -> Fault | None:
+    def rule(method: str, path: str) -> ProxyFault | None:
         with lock:
             fails = dice.random() < 0.3
-            return Fault(status=dice.choice([429, 500, 0])) if fails else None
+            return ProxyFault(status=dice.choice([429, 500, 0])) if fails else None
 
     def make(name: str) -> Pod:
         made: Pod = retrying(
@@ -233,7 +233,7 @@ def test_it_works_over_tls_and_a_silent_watch_ends_at_once(ground: KubeGround) -
 def test_a_container_killed_for_memory_says_so(ground: KubeGround, driver: KubernetesDriver) -> None:
     ready = ground.make_ready(driver.create(ground.spec()))
     ground.kill_for_memory(ready)
-    ended = eventually(lambda: p if (p := driver.read("w-one")) and p.phase is Phase.ENDED else None)
+    ended = eventually(lambda: p if (p := driver.read("w-one")) and p.phase is PodPhase.ENDED else None)
     assert ended is not None
     assert (ended.trouble, ended.exit_code) == ("OOMKilled", 137)
 
@@ -247,7 +247,7 @@ def test_an_image_that_is_not_there_is_told(
     pod = eventually(lambda: p if (p := driver.read("w-one")) and p.trouble else None)
     assert pod is not None
     assert pod.trouble.startswith(("ErrImagePull", "ImagePullBackOff"))
-    assert pod.phase is Phase.PENDING
+    assert pod.phase is PodPhase.PENDING
 
 
 def test_a_pod_that_finds_no_node_says_so(ground: KubeGround) -> None:
@@ -289,7 +289,7 @@ def test_an_evicted_pod_says_that_it_was_chosen(ground: KubeGround, driver: Kube
 
 
 def test_without_a_right_to_nodes_the_rest_works(ground: KubeGround, proxy: FaultProxy) -> None:
-    proxy.fault = lambda method, path: Fault(status=403) if "/nodes" in path else None
+    proxy.fault = lambda method, path: ProxyFault(status=403) if "/nodes" in path else None
     with closing(ground.driver()) as driver, Watcher(driver) as watcher:
         driver.create(ground.spec())
         watcher.wait_for(Pod, "w-one", ready=True)
@@ -304,7 +304,7 @@ def test_an_age_is_told_by_the_servers_clock(ground: KubeGround, driver: Kuberne
 
 
 def test_a_placeholder_is_below_every_worker(ground: KubeGround, driver: KubernetesDriver) -> None:
-    driver.create(ground.spec("p-one", role=Role.PLACEHOLDER))
+    driver.create(ground.spec("p-one", role=PodRole.PLACEHOLDER))
     raw = ground.raw("p-one")
     assert raw is not None
     assert raw["spec"]["priority"] == -10
@@ -387,7 +387,7 @@ def test_a_version_that_is_too_old_is_listed_anew(
         driver.create(ground.spec())
         watcher.wait_for(Pod, "w-one", ready=True)
         lists = listed(proxy)
-        with failing(proxy, "GET", "/pods.*watch=true", Fault(status=410)):
+        with failing(proxy, "GET", "/pods.*watch=true", ProxyFault(status=410)):
             proxy.cut()
             eventually(lambda: listed(proxy) > lists)
         driver.create(ground.spec("w-two"))
@@ -402,7 +402,7 @@ def test_a_watch_that_is_told_that_its_version_is_gone_lists_anew(
         driver.create(ground.spec())
         watcher.wait_for(Pod, "w-one", ready=True)
         lists = listed(proxy)
-        with failing(proxy, "GET", "/pods.*watch=true", Fault(status=200, body=told)):
+        with failing(proxy, "GET", "/pods.*watch=true", ProxyFault(status=200, body=told)):
             proxy.cut()
             eventually(lambda: listed(proxy) > lists)
         ground.cluster.api.delete(ground.path("pods", "w-one"), grace_s=0)

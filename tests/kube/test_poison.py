@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from pool import reporting
+from pool.core.errors import Forbidden
 from pool.drivers.kubernetes.rights import Right
-from pool.errors import Forbidden
+from pool.ops import reporting
 from pool.store import Store, passes
 from tests.contracts.passes import scene
 from tests.kube.test_preflight import user_without
@@ -123,10 +123,10 @@ def test_a_pod_that_an_admission_policy_keeps_darkens_no_pass(
 
 
 def test_without_the_right_to_delete_the_pass_fails_and_names_it(
-    ground: KubeGround, cluster: Cluster, namespace: str, postgres_store: Store
+    ground: KubeGround, cluster: Cluster, namespace: str, store: Store
 ) -> None:
     ground.through_proxy = user_without(cluster, namespace, Right.DELETE_PODS).kubeconfig
-    with Scene(postgres_store, ground) as scene:
+    with Scene(store, ground) as scene:
         make_orphans(scene, ground, "w-a", "w-b")
         with pytest.raises(Forbidden, match=f"may not delete pods in namespace {namespace}"):
             scene.run_pass("sweep_orphans")

@@ -17,16 +17,17 @@ import yaml
 from structlog.testing import capture_logs
 
 from pool import wiring
-from pool.doctor import Finding, Level, Patient, clocks, cluster, disruption, starting
-from pool.doctor.checks import run_all
+from pool.core.settings import KubernetesSettings, PoolSettings, Profile, Settings
 from pool.drivers.kubernetes import manifests
 from pool.drivers.kubernetes.inspecting import Inspector
 from pool.drivers.kubernetes.rights import Look, Right
-from pool.settings import KubernetesSettings, PoolSettings, Profile, Settings
-from tests.support.kube_any import RBAC, Cluster, User
+from pool.ops.doctor import Finding, Level, Patient, clocks, cluster, disruption, starting
+from pool.ops.doctor.checks import run_all
+from tests.support.kube_any import RBAC, Cluster, ClusterUser
 from tests.support.kube_api import ApiError, Object
 from tests.support.kube_cluster import KubeCluster
 from tests.support.kube_ground import PLACEHOLDER, least_privileged, rules
+from tests.support.postgres_server import PostgresServer
 from tests.support.system import ROOT
 from tests.support.waiting import eventually
 
@@ -46,7 +47,7 @@ REVIEWS = ("create", Look.REVIEW_OUR_ACCESS.resource)
 
 
 def settings_of(kubeconfig: Path, namespace: str, *profiles: Profile, **changes: Any) -> Settings:
-    pool = {name: changes.pop(name) for name in ("headroom", "data_dir") if name in changes}
+    pool = {name: changes.pop(name) for name in ("headroom", "database_url") if name in changes}
     return Settings(
         pool=PoolSettings(driver="kubernetes", call_timeout_s=5, **pool),
         kubernetes=KubernetesSettings(namespace=namespace, kubeconfig=str(kubeconfig), **changes),
@@ -63,7 +64,7 @@ def without(granted: list[Object], right: Right) -> list[Object]:
     return found
 
 
-def user_without(cluster: Cluster, namespace: str, right: Right) -> User:
+def user_without(cluster: Cluster, namespace: str, right: Right) -> ClusterUser:
     name = f"no-{right.verb}-{right.resource}"
     roles, nodes = without(rules("Role"), right), without(rules("ClusterRole"), right)
     return cluster.user(name, namespace, roles, cluster_rules=nodes)
@@ -102,7 +103,7 @@ def test_each_right_that_is_missing_is_named(cluster: Cluster, namespace: str, r
         found = list(cluster_findings(settings))
     level = Level.WARN if right.resource == "nodes" else Level.BAD
     assert [(f.id, f.level) for f in found] == [(f"rights:{right.resource}", level)]
-    assert f"may not {right.verb} {right.resource} in " in found[0].evidence
+    assert f"no permission to {right.verb} {right.resource} in " in found[0].evidence
     assert f"kubectl auth can-i {right.verb} {right.resource}" in found[0].fix
 
 
@@ -158,13 +159,13 @@ def test_a_component_without_a_vital_right_ends_and_names_it_and_without_nodes_i
     )
     assert done.returncode == 1, done.stderr
     [line] = done.stderr.strip().splitlines()
-    assert line.startswith(f"warmpool: may not delete pods in namespace {namespace}"), done.stderr
+    assert line.startswith(f"warmpool: no permission to delete pods in namespace {namespace}"), done.stderr
     assert "kubectl auth can-i delete pods" in line
     blind = cluster.user("blind", namespace, rules("Role"))
     with capture_logs() as told:
         eventually(lambda: quiet(settings_of(blind.kubeconfig, namespace)))
     assert [(line["event"], line["id"]) for line in told] == [("right_missing", "rights:nodes")]
-    assert "may not list, watch nodes in the cluster" in told[0]["evidence"]
+    assert "no permission to list, watch nodes in the cluster" in told[0]["evidence"]
 
 
 # What could take a busy worker away
@@ -173,14 +174,16 @@ def test_a_component_without_a_vital_right_ends_and_names_it_and_without_nodes_i
 class Examined:
     """A doctor that looks with all rights, or with the least."""
 
-    def __init__(self, cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+    def __init__(self, cluster: Cluster, namespace: str, postgres: PostgresServer) -> None:
         self.cluster = cluster
         self.namespace = namespace
-        self._data = str(tmp_path / "data")
+        self._database = postgres.url()
 
-    def __call__(self, *profiles: Profile, user: User | None = None, **changes: Any) -> dict[str, Finding]:
+    def __call__(
+        self, *profiles: Profile, user: ClusterUser | None = None, **changes: Any
+    ) -> dict[str, Finding]:
         kubeconfig = user.kubeconfig if user else self.cluster.kubeconfig
-        settings = settings_of(kubeconfig, self.namespace, *profiles, data_dir=self._data, **changes)
+        settings = settings_of(kubeconfig, self.namespace, *profiles, database_url=self._database, **changes)
         patient = Patient(settings)
         try:
             return {f.id: f for f in run_all(patient, CHECKS)}
@@ -198,8 +201,8 @@ class Examined:
 
 
 @pytest.fixture
-def examined(cluster: Cluster, namespace: str, tmp_path: Path) -> Examined:
-    return Examined(cluster, namespace, tmp_path)
+def examined(cluster: Cluster, namespace: str, postgres: PostgresServer) -> Examined:
+    return Examined(cluster, namespace, postgres)
 
 
 def test_a_budget_has_to_select_busy_workers_and_no_others(examined: Examined) -> None:
@@ -216,14 +219,14 @@ def test_a_budget_has_to_select_busy_workers_and_no_others(examined: Examined) -
     assert "idle workers" in examined()["budget:default"].evidence
     examined.drop_budget("second")
     examined.apply_budget("loose", minAvailable=1)
-    assert "be evicted" in examined()["budget:default"].evidence
+    assert "allows evictions" in examined()["budget:default"].evidence
 
 
 @pytest.fixture
 def classes(cluster: Cluster, namespace: str) -> Iterator[dict[str, str]]:
     """PriorityClasses by what they are; they belong to the whole cluster."""
     path = "/apis/scheduling.k8s.io/v1/priorityclasses"
-    made = {
+    made: dict[str, Object] = {
         "low": {"value": -20},
         "high": {"value": 1000},
         "shy": {"value": 1000, "preemptionPolicy": "Never"},
@@ -247,7 +250,7 @@ def test_workers_have_to_go_before_placeholders(examined: Examined, classes: dic
 
     assert bad() == ""
     assert bad(worker_priority_class=classes["high"]) == ""
-    assert "is -20, not above the placeholders' -10" in bad(worker_priority_class=classes["low"])
+    assert "has value -20, which is not above -10" in bad(worker_priority_class=classes["low"])
     assert "preemptionPolicy Never" in bad(worker_priority_class=classes["shy"])
     assert "bad there is no PriorityClass no-such: no worker" in bad(worker_priority_class="no-such")
     assert "bad there is no PriorityClass no-such: no placeholder" in bad(
@@ -309,8 +312,10 @@ def add_nodepool(cluster: Cluster, name: str, **spec: Any) -> None:
     )
 
 
-def test_a_node_has_to_wait_for_longer_than_a_workers_grace(karpenter: Cluster, tmp_path: Path) -> None:
-    examined = Examined(karpenter, karpenter.namespace("nodes"), tmp_path)
+def test_a_node_has_to_wait_for_longer_than_a_workers_grace(
+    karpenter: Cluster, postgres: PostgresServer
+) -> None:
+    examined = Examined(karpenter, karpenter.namespace("nodes"), postgres)
     assert examined()["node_ceiling"].level is Level.OK
     add_nodepool(karpenter, "short", terminationGracePeriod="10m")
     add_nodepool(karpenter, "long", terminationGracePeriod="1h0m0s")
@@ -325,11 +330,11 @@ def test_a_node_has_to_wait_for_longer_than_a_workers_grace(karpenter: Cluster, 
 
 
 def test_with_the_least_rights_the_doctor_says_what_it_did_not_look_at_and_nothing_is_refused(
-    own_cluster: KubeCluster, tmp_path: Path
+    own_cluster: KubeCluster, postgres: PostgresServer
 ) -> None:
     namespace = own_cluster.namespace("least")
     user = least_privileged(own_cluster, namespace)
-    examined = Examined(own_cluster, namespace, tmp_path)
+    examined = Examined(own_cluster, namespace, postgres)
     since = own_cluster.mark()
     eventually(lambda: examined(user=user)["rights"].level is Level.OK)
     found = examined(user=user)
@@ -349,4 +354,4 @@ def test_a_clock_of_the_api_servers_that_is_wrong_is_told(
     monkeypatch.setattr(Inspector, "now_s", lambda self: 0.0)
     found = examined()["clock_API_server"]
     assert found.level is Level.WARN
-    assert found.fix == "let it be set by NTP"
+    assert found.fix == "synchronize the clock with NTP"

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 import pytest
 from sqlalchemy import func, select
 
-from pool.backoff import Backoff, retrying
 from pool.client import Pool
-from pool.clock import SystemClock
-from pool.periods import PERIODS_S
-from pool.states import LIVE, State
+from pool.core.backoff import Backoff, retrying
+from pool.core.clock import SystemClock
+from pool.core.periods import PERIODS_S
+from pool.core.states import LIVE, State
 from pool.store import passes, schema
-from tests.support.kube_audit import Request
-from tests.support.kube_cluster import KubeCluster, Part
+from tests.support.kube_audit import AuditedRequest
+from tests.support.kube_cluster import ClusterPart, KubeCluster
 from tests.support.kube_ground import least_privileged
 from tests.support.postgres_server import PostgresServer
 from tests.support.system import EVERYTHING, System
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.timeout(3600 if LONG else 1200)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fleet:
+class ScaledFleet:
     """A deployment on a cluster of its own, and its user's calls since the beginning."""
 
     system: System
@@ -49,7 +49,7 @@ class Fleet:
     user: str
     begin: int
 
-    def calls(self, since: int | None = None) -> list[Request]:
+    def calls(self, since: int | None = None) -> list[AuditedRequest]:
         asked = self.cluster.requests(self.begin if since is None else since)
         return [r for r in asked if r.user == self.user]
 
@@ -82,15 +82,15 @@ def settings(namespace: str, kubeconfig: str, warm_target: int) -> dict[str, obj
 @pytest.fixture(scope="module")
 def fleet(
     servers: None, postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Fleet]:
-    with KubeCluster(Part.CONTROLLERS, Part.SCHEDULER, Part.KWOK) as cluster:
+) -> Iterator[ScaledFleet]:
+    with KubeCluster(ClusterPart.CONTROLLERS, ClusterPart.SCHEDULER, ClusterPart.KWOK) as cluster:
         cluster.add_kwok_nodes(10)
         namespace = cluster.namespace("scale")
         user = least_privileged(cluster, namespace)
         tables = settings(namespace, str(user.kubeconfig), WORKERS)
         url = postgres.create_database("scale")
         with System(tmp_path_factory.mktemp("scale"), url, settings=tables) as system:
-            made = Fleet(
+            made = ScaledFleet(
                 system=system, cluster=cluster, namespace=namespace, user=user.name, begin=cluster.mark()
             )
             began = time.monotonic()
@@ -112,7 +112,7 @@ def successes(system: System, name: str, times: int) -> None:
     eventually(enough, within_s=PATIENCE_S, every_s=PERIODS_S[name] / 4)
 
 
-def test_a_quiet_pool_neither_writes_nor_lists(fleet: Fleet) -> None:
+def test_a_quiet_pool_neither_writes_nor_lists(fleet: ScaledFleet) -> None:
     """Not `guard_disruption` nor anybody else; a sweep of orphans is among those who look."""
     successes(fleet.system, "sweep_orphans", 1)
     since = fleet.cluster.mark()
@@ -123,7 +123,7 @@ def test_a_quiet_pool_neither_writes_nor_lists(fleet: Fleet) -> None:
     assert not [r for r in fleet.calls(since) if r.is_write or r.verb == "list"], asked
 
 
-def test_lives_and_claims_cost_no_more_writes_than_agreed_and_leave_nothing(fleet: Fleet) -> None:
+def test_lives_and_claims_cost_no_more_writes_than_agreed_and_leave_nothing(fleet: ScaledFleet) -> None:
     system = fleet.system
     with Pool(system.redis.url) as pool, ThreadPoolExecutor(AT_ONCE) as threads:
 

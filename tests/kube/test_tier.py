@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import urllib3
 
-from pool import tokens
+from pool.core import tokens
 from tests.support.hollow_kubelet import HollowKubelet
 from tests.support.kube_any import Cluster, rule
-from tests.support.kube_api import Api, ApiError, Object
-from tests.support.kube_cluster import KubeCluster, Part
+from tests.support.kube_api import ApiClient, ApiError, Object
+from tests.support.kube_cluster import ClusterPart, KubeCluster
 from tests.support.waiting import eventually
 
 MASTER_KEY = b"a master key that only tests know"
@@ -52,10 +52,10 @@ def a_secret(name: str) -> Object:
     return {"metadata": {"name": name}, "data": {"key": key}}
 
 
-class Place:
+class TierPlace:
     """Pods of one namespace."""
 
-    def __init__(self, api: Api, namespace: str) -> None:
+    def __init__(self, api: ApiClient, namespace: str) -> None:
         self.api = api
         self.namespace = namespace
         self.path = f"/api/v1/namespaces/{namespace}"
@@ -95,12 +95,12 @@ class Place:
 
 
 @pytest.fixture
-def place(cluster: Cluster, namespace: str) -> Place:
-    return Place(cluster.api, namespace)
+def place(cluster: Cluster, namespace: str) -> TierPlace:
+    return TierPlace(cluster.api, namespace)
 
 
 @pytest.fixture
-def worker(place: Place, kubelet: HollowKubelet) -> Object:
+def worker(place: TierPlace, kubelet: HollowKubelet) -> Object:
     """The status of a pod that serves."""
     place.create(a_pod("w-one", kubelet))
     return place.ready("w-one")
@@ -132,12 +132,14 @@ def test_a_pod_runs_and_knows_its_key(worker: Object) -> None:
     assert said["worker"] == "w-one"
 
 
-def test_pods_have_an_address_each(place: Place, kubelet: HollowKubelet, worker: Object) -> None:
+def test_pods_have_an_address_each(place: TierPlace, kubelet: HollowKubelet, worker: Object) -> None:
     place.create(a_pod("w-two", kubelet))
     assert place.ready("w-two")["podIP"] != worker["podIP"]
 
 
-def test_a_busy_pod_ends_when_its_session_does(place: Place, kubelet: HollowKubelet, worker: Object) -> None:
+def test_a_busy_pod_ends_when_its_session_does(
+    place: TierPlace, kubelet: HollowKubelet, worker: Object
+) -> None:
     assert ask(worker, "POST", "/sessions")[0] == 200
     place.api.delete(f"{place.path}/pods/w-one")
     eventually(lambda: is_leaving(worker))
@@ -150,7 +152,7 @@ def test_a_busy_pod_ends_when_its_session_does(place: Place, kubelet: HollowKube
 
 
 def test_a_busy_pod_is_killed_when_its_grace_is_over(
-    place: Place, kubelet: HollowKubelet, worker: Object
+    place: TierPlace, kubelet: HollowKubelet, worker: Object
 ) -> None:
     assert ask(worker, "POST", "/sessions")[0] == 200
     place.api.delete(f"{place.path}/pods/w-one")
@@ -160,7 +162,7 @@ def test_a_busy_pod_is_killed_when_its_grace_is_over(
 
 
 def test_a_pod_deleted_without_grace_leaves_no_process(
-    place: Place, kubelet: HollowKubelet, worker: Object
+    place: TierPlace, kubelet: HollowKubelet, worker: Object
 ) -> None:
     place.api.delete(f"{place.path}/pods/w-one", grace_s=0)
     assert place.find("w-one") is None
@@ -168,7 +170,7 @@ def test_a_pod_deleted_without_grace_leaves_no_process(
 
 
 def test_a_killed_container_is_told_with_its_exit_code(
-    place: Place, kubelet: HollowKubelet, worker: Object
+    place: TierPlace, kubelet: HollowKubelet, worker: Object
 ) -> None:
     kubelet.signal(place.namespace, "w-one", signal.SIGKILL)
     ended = eventually(lambda: place.container("w-one", "terminated"))
@@ -177,14 +179,16 @@ def test_a_killed_container_is_told_with_its_exit_code(
     assert place.status("w-one")["phase"] == "Failed"
 
 
-def test_a_container_short_of_memory_is_told_so(place: Place, kubelet: HollowKubelet, worker: Object) -> None:
+def test_a_container_short_of_memory_is_told_so(
+    place: TierPlace, kubelet: HollowKubelet, worker: Object
+) -> None:
     kubelet.kill_for_memory(place.namespace, "w-one")
     ended = eventually(lambda: place.container("w-one", "terminated"))
     assert ended is not None
     assert ended["reason"] == "OOMKilled"
 
 
-def test_a_pod_waits_for_its_secret(place: Place, kubelet: HollowKubelet) -> None:
+def test_a_pod_waits_for_its_secret(place: TierPlace, kubelet: HollowKubelet) -> None:
     place.api.create(f"{place.path}/pods", a_pod("w-one", kubelet))
     waiting = eventually(lambda: place.container("w-one", "waiting"), within_s=SLOW_S)
     assert waiting is not None
@@ -193,7 +197,7 @@ def test_a_pod_waits_for_its_secret(place: Place, kubelet: HollowKubelet) -> Non
     place.ready("w-one")
 
 
-def test_an_image_that_is_not_there_is_told(place: Place, kubelet: HollowKubelet) -> None:
+def test_an_image_that_is_not_there_is_told(place: TierPlace, kubelet: HollowKubelet) -> None:
     kubelet.missing_images.add("image:1")
     try:
         place.create(a_pod("w-one", kubelet))
@@ -205,7 +209,9 @@ def test_an_image_that_is_not_there_is_told(place: Place, kubelet: HollowKubelet
     place.ready("w-one")
 
 
-def test_a_frozen_container_stops_being_ready(place: Place, kubelet: HollowKubelet, worker: Object) -> None:
+def test_a_frozen_container_stops_being_ready(
+    place: TierPlace, kubelet: HollowKubelet, worker: Object
+) -> None:
     kubelet.signal(place.namespace, "w-one", signal.SIGSTOP)
 
     def unready() -> bool:
@@ -215,7 +221,7 @@ def test_a_frozen_container_stops_being_ready(place: Place, kubelet: HollowKubel
     eventually(unready, within_s=SLOW_S)
 
 
-def test_a_pod_that_fits_no_node_is_told_to_be_unschedulable(place: Place) -> None:
+def test_a_pod_that_fits_no_node_is_told_to_be_unschedulable(place: TierPlace) -> None:
     place.create(a_pod("w-one", nodeSelector={"no-such": "node"}))
 
     def reasons() -> list[str]:
@@ -229,13 +235,13 @@ def test_a_pod_that_fits_no_node_is_told_to_be_unschedulable(place: Place) -> No
 # What the servers hold
 
 
-def test_a_pod_below_the_restricted_standard_is_refused(place: Place) -> None:
+def test_a_pod_below_the_restricted_standard_is_refused(place: TierPlace) -> None:
     with pytest.raises(ApiError, match="PodSecurity") as refused:
         place.create(a_pod("w-one", securityContext={}))
     assert refused.value.code == 403
 
 
-def test_what_a_pod_owns_goes_with_it(place: Place, kubelet: HollowKubelet) -> None:
+def test_what_a_pod_owns_goes_with_it(place: TierPlace, kubelet: HollowKubelet) -> None:
     pod = place.create(a_pod("w-one", kubelet))
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "w-one", "uid": pod["metadata"]["uid"]}
     place.api.patch(f"{place.path}/secrets/w-one", {"metadata": {"ownerReferences": [owner]}})
@@ -245,7 +251,7 @@ def test_what_a_pod_owns_goes_with_it(place: Place, kubelet: HollowKubelet) -> N
 
 def test_a_verb_that_was_not_granted_is_forbidden(cluster: Cluster, namespace: str) -> None:
     user = cluster.user("reader", namespace, [rule("pods", "list")])
-    api = Api(user.access)
+    api = ApiClient(user.access)
     try:
         assert api.get(f"/api/v1/namespaces/{namespace}/pods")["items"] == []
         with pytest.raises(ApiError, match='cannot create resource "pods"') as refused:
@@ -257,7 +263,7 @@ def test_a_verb_that_was_not_granted_is_forbidden(cluster: Cluster, namespace: s
         api.close()
 
 
-def test_a_disruption_budget_holds_off_eviction(place: Place, namespace: str, worker: Object) -> None:
+def test_a_disruption_budget_holds_off_eviction(place: TierPlace, namespace: str, worker: Object) -> None:
     budgets = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
     most = {"minAvailable": 2147483647, "unhealthyPodEvictionPolicy": "AlwaysAllow"}
     selector = {"matchLabels": {"warmpool.dev/busy": "true"}}
@@ -274,11 +280,13 @@ def test_a_disruption_budget_holds_off_eviction(place: Place, namespace: str, wo
     eventually(lambda: place.find("w-one") is None)
 
 
-def test_calls_are_counted_where_they_arrive(own_cluster: KubeCluster, place: Place, namespace: str) -> None:
+def test_calls_are_counted_where_they_arrive(
+    own_cluster: KubeCluster, place: TierPlace, namespace: str
+) -> None:
     user = own_cluster.user(
         "counted", namespace, [rule("pods", "get", "list", "watch"), rule("secrets", "create")]
     )
-    api = Api(user.access)
+    api = ApiClient(user.access)
     begin = own_cluster.mark()
     try:
         version = api.get(f"{place.path}/pods")["metadata"]["resourceVersion"]
@@ -308,7 +316,7 @@ def bare(servers: None) -> Iterator[KubeCluster]:
 
 def test_a_killed_api_server_keeps_its_data_and_its_containers(bare: KubeCluster) -> None:
     with HollowKubelet(bare) as kubelet:
-        place = Place(bare.api, bare.namespace("test"))
+        place = TierPlace(bare.api, bare.namespace("test"))
         made = place.create(a_pod("w-one"))
         status = place.ready("w-one")
         bare.kill_apiserver()
@@ -327,7 +335,7 @@ def test_a_killed_api_server_keeps_its_data_and_its_containers(bare: KubeCluster
 def test_nothing_is_left_when_a_cluster_was_stopped(servers: None) -> None:
     with KubeCluster() as cluster, HollowKubelet(cluster):
         root = cluster.root
-        place = Place(cluster.api, cluster.namespace("test"))
+        place = TierPlace(cluster.api, cluster.namespace("test"))
         place.create(a_pod("w-one"))
         place.ready("w-one")
         assert processes_that_name(root)
@@ -349,9 +357,9 @@ def processes_that_name(root: Path) -> list[int]:
 
 
 def test_kwok_plays_many_pods(servers: None) -> None:
-    with KubeCluster(Part.CONTROLLERS, Part.SCHEDULER, Part.KWOK) as cluster:
+    with KubeCluster(ClusterPart.CONTROLLERS, ClusterPart.SCHEDULER, ClusterPart.KWOK) as cluster:
         cluster.add_kwok_nodes(2)
-        place = Place(cluster.api, cluster.namespace("test"))
+        place = TierPlace(cluster.api, cluster.namespace("test"))
         names = [f"w-{n}" for n in range(20)]
         for name in names:
             place.create(a_pod(name))

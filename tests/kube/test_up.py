@@ -67,7 +67,7 @@ def test_ctrl_c_leaves_the_pods_the_next_run_takes_them_over_and_deletes_them_if
     )
     before = uids(ground)
     assert up.signal(signal.SIGINT) == 0
-    assert re.search(r"^pods +\d stay in the cluster, 1 of them busy", up.said(), re.MULTILINE), up.said()
+    assert re.search(r"^pods +\d remain in the cluster, 1 of them busy", up.said(), re.MULTILINE), up.said()
     assert processes_about(up.place.root) == {}
     assert uids(ground) == before
 
@@ -95,7 +95,7 @@ def test_ctrl_c_leaves_the_pods_the_next_run_takes_them_over_and_deletes_them_if
     [
         (("--kubeconfig", "nowhere"), 1, "add --driver kubernetes"),
         (("--driver", "kubernetes", "--kubeconfig", "/there/is/none"), 1, "/there/is/none"),
-        (("--driver", "podman"), 2, "it takes local or kubernetes"),
+        (("--driver", "podman"), 2, "it must be local or kubernetes"),
     ],
 )
 def test_words_that_lead_nowhere_are_told_in_a_line_and_nothing_is_started(
@@ -116,13 +116,16 @@ def test_a_right_that_is_missing_is_named_before_anything_is_started(
 ) -> None:
     user = user_without(cluster, namespace, Right.PATCH_PODS)
     where = ("--kubeconfig", str(user.kubeconfig), "--namespace", namespace)
-    assert refused(tmp_path, "--driver", "kubernetes", *where) == (1, "may not patch pods in namespace wp-")
+    assert refused(tmp_path, "--driver", "kubernetes", *where) == (
+        1,
+        "no permission to patch pods in namespace wp-",
+    )
 
 
 def refused(folder: Path, *words: str) -> tuple[int, str]:
     """An `up` that should not start: its exit code, and which of our words was in its one line."""
     done = subprocess.run(
-        [sys.executable, "-m", "pool.cli", "up", "--data-dir", str(folder / "data"), *words],
+        [sys.executable, "-m", "pool.ops.cli", "up", "--data-dir", str(folder / "data"), *words],
         cwd=ROOT, capture_output=True, text=True, timeout=90,
     )  # fmt: skip
     [line] = (done.stdout + done.stderr).strip().splitlines()
@@ -130,7 +133,7 @@ def refused(folder: Path, *words: str) -> tuple[int, str]:
         "add --driver kubernetes",
         "/there/is/none",
         "namespace kube-system",
-        "it takes local or kubernetes",
-        "may not patch pods in namespace wp-",
+        "it must be local or kubernetes",
+        "no permission to patch pods in namespace wp-",
     )
     return done.returncode, next(word for word in wanted if word in line)

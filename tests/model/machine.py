@@ -11,15 +11,15 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from pool.contract import Granted, Pending, RefusedAnswer
-from pool.drivers.port import Phase
-from pool.errors import Refused, Transient
-from pool.ids import ProfileName
+from pool.core.contract import Granted, Pending, RefusedAnswer
+from pool.core.errors import Refused, Transient
+from pool.core.ids import ProfileName
+from pool.drivers.port import PodPhase
 from pool.passes import PASSES, run_once
 from pool.passes.fallback import reap_if_dark
 from pool.passes.reconcile_warm import refill_once
 from tests.model.promised import Promised
-from tests.support.convergence import KeptLocks, Life, WillingWorkers
+from tests.support.convergence import KeptLocks, WillingWorkers, WorkerLife
 from tests.support.failing import FIVE, FOUR, Crash, Plan, failing
 from tests.support.snapshots import Kept, restore
 from tests.support.world import STOP, World
@@ -45,7 +45,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.world.configure(surplus_ttl_s=15, max_workers=0)
         self.world.profile(warm_target=1, activation_path="")
         self.world.profile("bound", warm_target=1, activation_path="/configure")
-        self.life = Life(self.world)
+        self.life = WorkerLife(self.world)
         self.promised = Promised()
         self.world.canary = self._canary  # type: ignore[method-assign]
         self.plan = Plan()
@@ -77,7 +77,7 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(which=pick)
     def renew(self, which: int) -> None:
         """Two holds, old ones among them."""
-        ids = sorted(self.promised.holds)
+        ids = list(self.promised.holds)  # as they came: the ids are random
         some = {ids[which % len(ids)], ids[which // 7 % len(ids)]} if ids else set()
         answer = self._do(lambda: self.world.renew(*sorted(some)))
         for claim in some if isinstance(answer, dict) else ():
@@ -89,7 +89,7 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(which=pick, condition=st.sampled_from(["clean", "clean", "tainted"]))
     def release(self, which: int, condition: str) -> None:
         """Any hold, also one that is long over."""
-        ids = sorted(self.promised.holds)
+        ids = list(self.promised.holds)  # as they came: the ids are random
         if ids:
             hold = self.promised.holds[ids[which % len(ids)]]
             was_over, hold.released = hold.over, True
@@ -154,7 +154,7 @@ class PoolMachine(RuleBasedStateMachine):
         name = names[which % len(names)]
         self.promised.dead_pods.add(name)
         if how == "ends":
-            self.world.driver.change(name, phase=Phase.ENDED, ready=False, exit_code=137)
+            self.world.driver.change(name, phase=PodPhase.ENDED, ready=False, exit_code=137)
         else:
             self.world.driver.take_away(name)
             if how == "vanishes unseen":

@@ -12,7 +12,7 @@ LANE_GAP_S = 10.0
 
 
 @dataclass
-class Hold:
+class ModelHold:
     """A claim that somebody was told he has."""
 
     claim_id: str
@@ -29,7 +29,7 @@ class Hold:
 class Promised:
     """All that was promised so far."""
 
-    holds: dict[str, Hold] = field(default_factory=dict)
+    holds: dict[str, ModelHold] = field(default_factory=dict)
     asked: dict[tuple[str, str], tuple[Any, ...]] = field(default_factory=dict)
     claim_of: dict[tuple[str, str], str] = field(default_factory=dict)
     given_up: set[tuple[str, str]] = field(default_factory=set)
@@ -56,7 +56,7 @@ class Promised:
         )
         assert epoch > self.epoch_of.get(worker, 0), f"{worker} was given at epoch {epoch} again"
         self.epoch_of[worker] = epoch
-        self.holds[claim] = Hold(claim, worker, org, epoch, lease_s, until)
+        self.holds[claim] = ModelHold(claim, worker, org, epoch, lease_s, until)
 
     def refused(self, key: tuple[str, str], answer: dict[str, Any]) -> None:
         """A refusal was told: a request that holds a worker is never refused, unless its claim is over."""
@@ -79,7 +79,7 @@ class Promised:
         else:
             raise AssertionError(f"{claim_id} was ended because of {why!r} after it had been granted")
 
-    def _may_expire(self, hold: Hold, at: datetime) -> None:
+    def _may_expire(self, hold: ModelHold, at: datetime) -> None:
         assert at > hold.lease_until, f"{hold.claim_id} was ended at {at}, before its lease was over"
         began = at - timedelta(seconds=hold.lease_s)
         before = [c for c in self.canaries if c[1] <= began]

@@ -1,4 +1,4 @@
-"""The model on both databases. `WARMPOOL_MODEL` chooses how long: `dev` (50 examples), `ci` (300, the same ones each time), `nightly` (20,000)."""
+"""The model. `WARMPOOL_MODEL` chooses how long: `dev` (50 examples), `ci` (300, the same ones each time), `nightly` (20,000)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from pool.store import Store
 from tests.model.machine import STEPS, PoolMachine
-from tests.support.postgres_server import empty
-from tests.support.snapshots import keep, memory_store
+from tests.support.snapshots import keep
 from tests.support.world import World
 
 EXAMPLES = {"tiny": 12, "dev": 50, "ci": 300, "nightly": 20_000}
@@ -26,18 +25,8 @@ def _printed() -> Iterator[None]:
     print(f"\nmodel, {KIND}: {STEPS['examples']} examples, {STEPS['steps']} steps, no promise broken")
 
 
-def test_every_promise_holds_whatever_happens() -> None:
-    store = memory_store()
-    try:
-        run_state_machine_as_test(machine_on(store), settings=profile(EXAMPLES[KIND]))
-    finally:
-        store.close()
-
-
-def test_every_promise_holds_whatever_happens_on_postgres(one_postgres: Store) -> None:
-    """A tenth of the examples: the same rules on the database that pools run on."""
-    empty(one_postgres)
-    run_state_machine_as_test(machine_on(one_postgres), settings=profile(EXAMPLES[KIND] // 10))
+def test_every_promise_holds_whatever_happens(store: Store) -> None:
+    run_state_machine_as_test(machine_on(store), settings=profile(EXAMPLES[KIND]))
 
 
 def machine_on(store: Store) -> type[PoolMachine]:

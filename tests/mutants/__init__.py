@@ -1,9 +1,25 @@
 """Every promise, broken on purpose. `make mutants` takes one fence after the other away, in a copy of the code, and fails unless the suite notices."""
 
-from tests.mutants import alive, alone, board, exclusive, front, leaks, strangers, telling, trust, wedges
+from tests.mutants import (
+    alive,
+    alone,
+    board,
+    clauses,
+    embedded,
+    exclusive,
+    front,
+    leaks,
+    rules,
+    strangers,
+    telling,
+    trust,
+    wedges,
+)
 
 MUTANTS = (
     *exclusive.MUTANTS,
+    *rules.MUTANTS,
+    *clauses.MUTANTS,
     *alive.MUTANTS,
     *leaks.MUTANTS,
     *wedges.MUTANTS,
@@ -13,4 +29,5 @@ MUTANTS = (
     *alone.MUTANTS,
     *strangers.MUTANTS,
     *front.MUTANTS,
+    *embedded.MUTANTS,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants.mutant import FLEET, PASSES, STORE, Edit, Mutant, broken
+from tests.mutants.mutant import FLEET, PASSES, RULES, STORE, WAITING, Edit, Mutant, broken
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -14,7 +14,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 was=".where(W.c.state.in_(words(CLAIMABLE)), W.c.created_at <= plus(now(), -float(seconds)))",
                 becomes=".where(W.c.state.in_(words(CLAIMABLE | CLAIMED)), W.c.created_at <= plus(now(), -float(seconds)))",
             ),
-            Edit(file="pool/retiring.py", was=" or now_seen.claim_id is not None:", becomes=":"),
+            Edit(file="pool/lifecycle/retiring.py", was=" or now_seen.claim_id is not None:", becomes=":"),
         ),
         (f"{PASSES}::test_no_pass_touches_the_pod_of_a_live_claim",),
     ),
@@ -46,15 +46,15 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         10,
         "a holder is not told that his pod is leaving",
-        "pool/stamping.py",
-        "        if worker.state in CLAIMED:\n            workers.mark_leaving(tx, worker.id, deps.by(why))\n        else:",
+        "pool/lifecycle/stamping.py",
+        "        if worker.state in CLAIMED:\n            workers.mark_leaving(tx, worker.id, by)\n        else:",
         "        if worker.state not in CLAIMED:",
         f"{FLEET}::test_a_holder_is_told_that_its_pod_is_terminating_and_keeps_it",
     ),
     broken(
         10,
         "an idle worker whose pod terminates is given out",
-        "pool/observing.py",
+        "pool/lifecycle/observing.py",
         "    elif pod.terminating or pod.leaving:",
         "    elif pod.leaving:",
         f"{FLEET}::test_an_idle_pod_that_terminates_leaves_at_once",
@@ -70,7 +70,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         11,
         "no pod is ever due",
-        "pool/stamping.py",
+        "pool/lifecycle/stamping.py",
         "    return not pod.says(wanted(worker))\n",
         "    return False\n",
         f"{PASSES}::test_busy_is_protected_idle_is_cleared_and_a_quiet_pool_writes_nothing",
@@ -79,7 +79,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         11,
         "the guard looks away",
-        "pool/stamping.py",
+        "pool/lifecycle/stamping.py",
         "    return pod.signature == signature(busy=busy, epoch=worker.epoch, claim_id=worker.claim_id, org=worker.org)",
         "    return busy or pod.signature is not None",
         f"{PASSES}::test_busy_is_protected_idle_is_cleared_and_a_quiet_pool_writes_nothing",
@@ -88,7 +88,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         11,
         "what is said already is written again",
-        "pool/stamping.py",
+        "pool/lifecycle/stamping.py",
         "        if pod.says(wanted(worker)):\n            return True\n",
         "",
         f"{FLEET}::test_a_stamp_says_what_the_row_says_and_then_writes_nothing",
@@ -96,19 +96,20 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         12,
         "a worker that was activated for somebody who has gone is his all the same",
-        "pool/holding.py",
-        "if not claim.abandoned and requests.grant(tx, claim.request_pk, claim.id):",
-        "if requests.grant(tx, claim.request_pk, claim.id) or claim.abandoned:",
+        f"{RULES}05_end.sql",
+        "IF NOT k.abandoned AND r.state = 'binding' AND r.claim_id = k.id THEN\n",
+        "IF k.abandoned OR r.state = 'binding' THEN\n",
         f"{FLEET}::test_a_requester_that_leaves_while_its_worker_activates_costs_nothing",
         f"{FLEET}::test_a_claim_released_before_it_is_hot_goes_to_the_orgs_next_waiter",
     ),
     broken(
         12,
         "a requester that leaves is served",
-        "pool/claiming.py",
-        '    if not requests.refuse(tx, request.pk, answer):\n        return "already_answered"\n',
+        f"{RULES}03_wait.sql",
+        "  event := warmpool_refuse(c, r, 'cancelled', 'cancelled by its caller', NULL);\n",
         "",
         f"{FLEET}::test_a_requester_that_leaves_while_a_worker_spawns_costs_nothing",
+        f"{WAITING}::test_a_cancelled_waiter_is_answered_once_and_never_served",
     ),
     broken(
         13,
@@ -161,7 +162,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         14,
         "a table that was put back rules over pods that know better",
-        "pool/observing.py",
+        "pool/lifecycle/observing.py",
         "    if pod.epoch > worker.epoch:\n        lose_to_a_later_holder(deps, worker, pod)\n    elif pod.phase",
         "    if pod.phase",
         f"{FLEET}::test_a_pod_that_knows_a_later_holder_is_given_to_nobody_and_left_alone",

@@ -13,7 +13,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         52,
         "wrong passwords of one address lock out all of them",
-        "pool/board/attempts.py",
+        "pool/ops/board/attempts.py",
         "def _subscriber(address: str) -> str:\n    try:\n",
         'def _subscriber(address: str) -> str:\n    address = ""\n    try:\n',
         f"{_CORE}::test_wrong_passwords_make_only_their_own_address_wait",
@@ -22,7 +22,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         52,
         "wrong passwords cost nothing",
-        "pool/board/attempts.py",
+        "pool/ops/board/attempts.py",
         "        if self.count < FREE:\n",
         "        if self.count >= 0:\n",
         f"{_CORE}::test_each_wrong_password_doubles_the_wait_up_to_an_end",
@@ -30,7 +30,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         52,
         "a password is compared while its address waits",
-        "pool/board/gate.py",
+        "pool/ops/board/gate.py",
         "if not self.has_password or self.attempts.wait_s(address) > 0:",
         "if not self.has_password:",
         f"{_CORE}::test_wrong_passwords_make_only_their_own_address_wait",
@@ -38,7 +38,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         52,
         "every address that ever failed is remembered",
-        "pool/board/attempts.py",
+        "pool/ops/board/attempts.py",
         "        while len(self._failures) > MOST_ADDRESSES:\n            self._failures.popitem(last=False)\n",
         "",
         f"{_CORE}::test_a_flood_of_addresses_takes_no_more_memory_and_locks_out_nobody",
@@ -46,7 +46,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         52,
         "an address that goes on guessing is forgotten first",
-        "pool/board/attempts.py",
+        "pool/ops/board/attempts.py",
         "        self._failures.move_to_end(key)\n",
         "",
         f"{_CORE}::test_an_address_that_goes_on_guessing_is_not_forgotten_for_newer_ones",
@@ -54,7 +54,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         52,
         "wrong passwords in a header are not counted by the caller's address",
-        "pool/board/serving.py",
+        "pool/ops/board/serving.py",
         "if self._gate.accepts_header(header, address=address):",
         'if self._gate.accepts_header(header, address=""):',
         f"{_TRUST}::test_wrong_passwords_in_a_header_lock_out_only_their_address",
@@ -62,7 +62,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         52,
         "the server believes headers of proxies on loopback by itself",
-        "pool/board/serving.py",
+        "pool/ops/board/serving.py",
         "timeout_graceful_shutdown=1, proxy_headers=False,",
         "timeout_graceful_shutdown=1, proxy_headers=True,",
         f"{_TRUST}::test_even_a_caller_on_loopback_cannot_choose_its_address",
@@ -70,7 +70,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         52,
         "a caller chooses its address",
-        "pool/board/proxies.py",
+        "pool/ops/board/proxies.py",
         "        if not self.relayed(scope):\n            return found\n",
         "",
         f"{_CORE}::test_the_callers_address_is_the_last_one_that_no_trusted_proxy_has",
@@ -78,7 +78,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         52,
         "the first address that a caller names is taken for its own",
-        "pool/board/proxies.py",
+        "pool/ops/board/proxies.py",
         'for hop in reversed(self._list(scope, "x-forwarded-for")[-_MOST_HOPS:]):',
         'for hop in self._list(scope, "x-forwarded-for")[-_MOST_HOPS:]:',
         f"{_CORE}::test_the_callers_address_is_the_last_one_that_no_trusted_proxy_has",
@@ -86,7 +86,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         52,
         "anybody says that it speaks TLS",
-        "pool/board/proxies.py",
+        "pool/ops/board/proxies.py",
         'self._list(scope, "x-forwarded-proto") if self.relayed(scope) else []',
         'self._list(scope, "x-forwarded-proto")',
         f"{_CORE}::test_tls_is_believed_from_a_trusted_proxy_only",
@@ -94,7 +94,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         52,
         "a cookie is sent in the clear behind TLS",
-        "pool/board/acting.py",
+        "pool/ops/board/acting.py",
         "secure=board.is_secure(request)",
         "secure=board.always_secure",
         f"{_TRUST}::test_the_cookie_is_for_tls_only_where_the_caller_speaks_tls",
@@ -102,7 +102,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         52,
         "anybody names the user of single sign-on",
-        "pool/board/proxies.py",
+        "pool/ops/board/proxies.py",
         "Headers(scope=scope).getlist(name) if self.relayed(scope) else []",
         "Headers(scope=scope).getlist(name)",
         f"{_TRUST}::test_a_user_header_that_comes_from_no_trusted_proxy_is_ignored",
@@ -110,7 +110,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         52,
         "of two users in a request the first is taken",
-        "pool/board/proxies.py",
+        "pool/ops/board/proxies.py",
         'return values[0].strip() if len(values) == 1 else ""',
         'return values[0].strip() if values else ""',
         f"{_CORE}::test_a_user_header_from_elsewhere_or_sent_twice_or_no_name_is_ignored",
@@ -118,15 +118,15 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         52,
         "every user of single sign-on is an operator",
-        "pool/board/users.py",
-        "role = Role.OPERATOR if acts else Role.VIEWER",
-        "role = Role.OPERATOR if acts else Role.OPERATOR",
+        "pool/ops/board/users.py",
+        "role = BoardRole.OPERATOR if acts else BoardRole.VIEWER",
+        "role = BoardRole.OPERATOR if acts else BoardRole.OPERATOR",
         f"{_TRUST}::test_a_viewer_sees_no_buttons_and_gets_403_on_every_action",
     ),
     broken(
         52,
         "viewers act",
-        "pool/board/acting.py",
+        "pool/ops/board/acting.py",
         "    if not user.can_act:\n",
         "    if not user.name:\n",
         f"{_TRUST}::test_a_viewer_sees_no_buttons_and_gets_403_on_every_action",
@@ -134,7 +134,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         52,
         "single sign-on starts without a trusted proxy",
-        "pool/board/users.py",
+        "pool/ops/board/users.py",
         "if self.is_on and not proxies.networks:",
         "if self.is_on and proxies is None:",
         f"{_CORE}::test_contradicting_settings_of_single_sign_on_get_a_sentence",
@@ -142,7 +142,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         52,
         "every address can be a trusted proxy",
-        "pool/board/proxies.py",
+        "pool/ops/board/proxies.py",
         "    if network.prefixlen == 0:\n",
         "    if network.prefixlen < 0:\n",
         f"{_CORE}::test_a_trusted_proxy_that_is_no_network_gets_a_sentence",
@@ -150,7 +150,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         52,
         "sessions are signed with one hash of the password",
-        "pool/board/gate.py",
+        "pool/ops/board/gate.py",
         '    return hashlib.scrypt(password.encode(errors="replace"), **_SCRYPT)  # type: ignore[arg-type]\n',
         "    return hashlib.sha256(password.encode()).digest()\n",
         f"{_CORE}::test_the_key_of_sessions_is_not_one_hash_of_the_password_and_the_password_is_not_kept",
@@ -158,7 +158,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         38,
         "a path reaches the handlers whatever its bytes",
-        "pool/board/inputs.py",
+        "pool/ops/board/inputs.py",
         '    _text(unquote_to_bytes(path), "path")\n',
         "",
         f"{_FUZZ}::test_control_characters_bytes_that_are_no_text_and_huge_targets_get_4xx",
@@ -166,7 +166,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         38,
         "a path has no end",
-        "pool/board/inputs.py",
+        "pool/ops/board/inputs.py",
         "if len(path) > MOST_PATH_BYTES or len(query) > MOST_QUERY_BYTES:",
         "if len(query) > MOST_QUERY_BYTES:",
         f"{_FUZZ}::test_no_path_and_no_query_is_an_error_of_the_board",
@@ -174,7 +174,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         38,
         "a form reaches the table with its control characters",
-        "pool/board/inputs.py",
+        "pool/ops/board/inputs.py",
         '        _without_control(text, "form")\n',
         "        pass\n",
         f"{_FUZZ}::test_no_form_is_an_error_of_the_board",

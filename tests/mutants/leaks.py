@@ -8,7 +8,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         15,
         "a delete that failed is confirmed",
-        "pool/retiring.py",
+        "pool/lifecycle/retiring.py",
         "            _tell_refused(deps, worker_id, exc)\n        return Outcome.FENCED\n",
         "            _tell_refused(deps, worker_id, exc)\n",
         f"{FLEET}::test_a_delete_that_fails_leaves_the_row_draining_and_is_tried_again",
@@ -49,15 +49,15 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         17,
         "a spawn that failed keeps its slot",
-        "pool/spawning.py",
-        "        return fail(deps, slot, str(exc))\n",
+        "pool/lifecycle/spawning.py",
+        "        return fail(deps, slot, MoveReason.CREATE_FAILED, str(exc))\n",
         "        del exc\n        return Outcome.FENCED\n",
         f"{FLEET}::test_a_spawn_that_fails_frees_its_slot_at_once",
     ),
     broken(
         17,
         "a slot that ends is still counted",
-        "pool/retiring.py",
+        "pool/lifecycle/retiring.py",
         "            orgs.give_slot(tx)\n",
         "",
         f"{FLEET}::test_a_spawn_that_fails_frees_its_slot_at_once",
@@ -98,7 +98,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         19,
         "the wish to release is not kept",
-        "pool/claiming.py",
+        "pool/lifecycle/claiming.py",
         "            claims.ask_release(tx, asked.claim_id, asked.condition, asked.org)\n",
         "            pass\n",
         f"{PASSES}::test_a_worker_that_could_not_be_parked_stays_usable_and_is_parked_later",

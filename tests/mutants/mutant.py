@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_SQL = "pool/store/migrations/versions"
-ALONE_SQL = f"{_SQL}/v0009_claim_one.postgresql.sql"
-GUARD_SQL = f"{_SQL}/v0004_what_idling_costs.postgresql.sql"
-FIRST_SQL = f"{_SQL}/v0001_initial.postgresql.sql"
+SCHEMA_SQL = "pool/store/migrations/versions/v0001_initial.sql"
+RULES = "pool/store/sql/"
 
-BATCHING = "tests/integration/test_batching.py"
 CLAIMING = "tests/integration/test_claiming.py"
 FLEET = "tests/integration/test_fleet.py"
 INTERLEAVINGS = "tests/integration/test_interleavings.py"
 PASSES = "tests/integration/test_passes.py"
+RULES_TESTS = "tests/integration/test_rules.py"
 RUNNING = "tests/integration/test_running.py"
 SCHEMA = "tests/integration/test_schema.py"
+SERVING = "tests/integration/test_serving.py"
 STORE = "tests/integration/test_store.py"
 WAITING = "tests/integration/test_waiting.py"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants.mutant import Mutant, broken
+from tests.mutants.mutant import RULES, Mutant, broken
 
 _CLOCK = "tests/integration/test_clock_steps.py"
 _HOSTILE = "tests/integration/test_hostile_workers.py"
@@ -14,7 +14,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         41,
         "a worker has as long for each byte as for the whole answer",
-        "pool/boundedhttp.py",
+        "pool/drivers/boundedhttp.py",
         "        left_s = self._ends_at - self._clock.monotonic()\n",
         "        left_s = 0.5\n",
         f"{_HOSTILE}::test_probe_of_a_hostile_worker_ends_and_reads_little",
@@ -22,7 +22,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         41,
         "an answer may be as large as it likes",
-        "pool/boundedhttp.py",
+        "pool/drivers/boundedhttp.py",
         "body=response.read(MAX_BODY_BYTES))",
         "body=response.read())",
         f"{_HOSTILE}::test_activation_of_a_hostile_worker_ends_and_reads_little",
@@ -30,7 +30,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         41,
         "bytes that are no body do not count",
-        "pool/boundedhttp.py",
+        "pool/drivers/boundedhttp.py",
         "        self._left -= got\n",
         "",
         f"{_HOSTILE}::test_bytes_that_are_no_body_count_too",
@@ -38,7 +38,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         41,
         "JSON may be nested without end",
-        "pool/boundedhttp.py",
+        "pool/drivers/boundedhttp.py",
         "    if _depth(text) > MAX_DEPTH:",
         "    if _depth(text) < 0:",
         f"{_HOSTILE}::test_json_out_of_bounds_is_a_value_error",
@@ -46,7 +46,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         41,
         "a number may have any length",
-        "pool/boundedhttp.py",
+        "pool/drivers/boundedhttp.py",
         "    if len(digits) > MAX_DIGITS:",
         "    if not digits:",
         f"{_HOSTILE}::test_json_out_of_bounds_is_a_value_error",
@@ -54,7 +54,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         41,
         "a name leads to a worker",
-        "pool/boundedhttp.py",
+        "pool/drivers/boundedhttp.py",
         'return str(ipaddress.ip_address(parts.hostname or "")), parts.port or 80',
         'return parts.hostname or "127.0.0.1", parts.port or 80',
         f"{_HOSTILE}::test_only_an_observed_address_is_spoken_to",
@@ -169,7 +169,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         33,
         "the age of an unacknowledged message is told by the host's clock",
-        "tasks/transport.py",
+        "tasks/worker/transport.py",
         "    QoS = BrokerTimeQoS\n",
         "",
         f"{_UNACKED}::test_unacknowledged_message_is_aged_by_the_brokers_clock",
@@ -178,15 +178,15 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         22,
         "a request remembers every place that ever waited for its answer",
-        "pool/store/requests.py",
-        "(*request.replies, reply)[-MAX_REPLIES:]",
-        "(*request.replies, reply)",
-        f"{_WAITS}::test_a_request_keeps_its_newest_places_for_an_answer",
+        f"{RULES}06_acquire.sql",
+        "\n            ORDER BY x.n DESC LIMIT 16) e;",
+        ") e;",
+        "tests/integration/test_bounded_waits.py::test_a_request_keeps_its_newest_places_for_an_answer",
     ),
     broken(
         22,
         "a wait that was decided is remembered to its end",
-        "tasks/waits.py",
+        "tasks/lane/waits.py",
         "            self._forget_decided()\n",
         "            pass\n",
         f"{_WAITS}::test_a_wait_that_was_decided_leaves_memory",

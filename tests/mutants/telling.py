@@ -2,23 +2,47 @@
 
 from __future__ import annotations
 
-from tests.mutants.mutant import CLAIMING, FIRST_SQL, RUNNING, SCHEMA, Mutant, broken
+from tests.mutants.mutant import CLAIMING, RULES, RUNNING, SCHEMA, SCHEMA_SQL, STORE, Mutant, broken
 
 MUTANTS: tuple[Mutant, ...] = (
     broken(
         35,
+        "a sentence is written where the journal has a reason",
+        SCHEMA_SQL,
+        "OLD.org)) OR (NOT (NEW.moved_reason IN (",
+        "OLD.org)) OR (false AND NOT (NEW.moved_reason IN (",
+        f"{SCHEMA}::test_a_breach_by_raw_sql_is_refused_under_the_promises_name",
+    ),
+    broken(
+        35,
+        "a move is counted by its detail",
+        "pool/lifecycle/effects.py",
+        "metrics.moved(move.frm, move.to, move.reason)",
+        'metrics.moved(move.frm, move.to, MoveReason.DISRUPTED if "node" in move.detail else move.reason)',
+        "tests/integration/test_rollouts.py::test_replaced_worker_counts_as_a_rollout_whatever_the_image_is_named",
+    ),
+    broken(
+        51,
+        "a worker that was marked to leave went because it was released",
+        f"{RULES}05_end.sql",
+        "    reason := h.leaving_reason;\n",
+        "",
+        f"{STORE}::test_a_busy_worker_is_marked_as_leaving_once_and_others_never",
+    ),
+    broken(
+        35,
         "a move is not written down",
-        FIRST_SQL,
-        "CREATE TRIGGER workers_journal_update AFTER UPDATE ON workers FOR EACH ROW WHEN (NEW.state <> OLD.state OR",
-        "CREATE TRIGGER workers_journal_update AFTER UPDATE ON workers FOR EACH ROW WHEN (",
+        SCHEMA_SQL,
+        "  IF NEW.state <> OLD.state OR NEW.epoch <> OLD.epoch OR",
+        "  IF NEW.epoch <> OLD.epoch OR",
         f"{SCHEMA}::test_a_move_is_journalled_once_with_who_why_and_epoch",
     ),
     broken(
         35,
         "a slot is not written down",
-        FIRST_SQL,
-        "CREATE TRIGGER workers_journal_insert AFTER INSERT ON workers FOR EACH ROW EXECUTE",
-        "CREATE TRIGGER workers_journal_insert AFTER INSERT ON workers FOR EACH ROW WHEN (false) EXECUTE",
+        SCHEMA_SQL,
+        "VALUES ((SELECT clock_timestamp() + make_interval(secs => shift_s) FROM clock), NEW.id, NULL, NEW.state, NEW.epoch, NEW.org, NEW.claim_id, NEW.moved_by, NEW.moved_reason, NEW.moved_detail);",
+        "SELECT now(), NEW.id, NULL, NEW.state, NEW.epoch, NEW.org, NEW.claim_id, NEW.moved_by, NEW.moved_reason, NEW.moved_detail WHERE false;",
         f"{SCHEMA}::test_a_slot_is_journalled_when_it_is_made",
     ),
     broken(
@@ -32,7 +56,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         36,
         "a pass is not called dark before an hour is over",
-        "pool/reporting/status.py",
+        "pool/ops/reporting/status.py",
         "silent_s > 3 * PERIODS_S[name]",
         "silent_s > 3600",
         "tests/integration/test_status.py::test_a_pass_is_dark_after_three_periods_without_success_and_a_paused_one_is_not",
@@ -72,15 +96,15 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         38,
         "an org may be anything",
-        "pool/contract.py",
-        "    if not isinstance(value, str) or not _ORG.match(value):\n",
+        "pool/core/contract.py",
+        "    if not isinstance(value, str) or not ORG_NAME.fullmatch(value):\n",
         "    if value is None:\n",
         f"{CLAIMING}::test_bad_input_names_its_field_and_writes_nothing",
     ),
     broken(
         38,
         "any number will do",
-        "pool/contract.py",
+        "pool/core/contract.py",
         "    if not least <= value <= most:\n",
         "    if value != value:\n",
         f"{CLAIMING}::test_bad_input_names_its_field_and_writes_nothing",
@@ -88,17 +112,57 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         38,
         "an argument that nobody knows is passed over",
-        "pool/contract.py",
-        "            raise InvalidInput(str(name)[:80], f\"is not an argument; known are {', '.join(names)}\")\n",
+        "pool/core/contract.py",
+        "            raise InvalidInput(str(name)[:80], f\"is not an argument; the arguments are {', '.join(names)}\")\n",
         "            continue\n",
         "tests/unit/test_contract.py::test_arguments_are_bound_by_name_however_they_were_sent",
     ),
     broken(
         38,
         "one message of a wrong shape ends its consumer",
-        "tasks/serving.py",
+        "tasks/worker/consumer.py",
         "            except Exception as exc:  # noqa: BLE001 - whatever is wrong with it, it is one message",
         "            except ZeroDivisionError as exc:",
         "tests/integration/test_end_to_end.py::test_messages_that_are_no_task_of_ours_harm_nobody",
+    ),
+    broken(
+        38,
+        "the store takes the URL of any database",
+        "pool/store/engine.py",
+        '    if parsed.get_backend_name() not in {"postgresql", "postgres"}:\n',
+        "    if not parsed.get_backend_name():\n",
+        f"{STORE}::test_a_url_that_is_not_postgres_is_refused_with_the_fields_name",
+    ),
+    broken(
+        38,
+        "the configuration takes the URL of another database",
+        "pool/config/rules.py",
+        '_DATABASE_SCHEMES = ("postgresql", ',
+        '_DATABASE_SCHEMES = ("sqlite", "postgresql", ',
+        "tests/unit/test_config.py::test_a_wrong_line_gets_a_sentence_that_names_line_setting_value_and_what_it_takes",
+    ),
+    broken(
+        38,
+        "a database without the tables is an error of the driver",
+        "pool/store/errors.py",
+        "        if state in _UNKNOWN_NAMES:\n",
+        "        if state is exc:\n",
+        "tests/integration/test_doctor.py::test_an_old_schema_is_brought_up_to_date",
+    ),
+    broken(
+        49,
+        "replicas migrate at the same time",
+        "pool/store/migrations/__init__.py",
+        '        tx.execute(text("SELECT pg_advisory_xact_lock(:k)"), {"k": _LOCK})\n',
+        "",
+        f"{SCHEMA}::test_replicas_that_start_together_all_find_the_schema",
+    ),
+    broken(
+        49,
+        "a version that fails stays half applied",
+        "pool/store/migrations/__init__.py",
+        "    with translated(), store.engine.begin() as tx:\n",
+        '    with translated(), store.engine.execution_options(isolation_level="AUTOCOMMIT").begin() as tx:\n',
+        f"{SCHEMA}::test_a_version_that_fails_midway_leaves_the_version_before",
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants.mutant import Mutant, broken
+from tests.mutants.mutant import CLAIMING, RULES, SERVING, Mutant, broken
 
 _ACL = "tests/chart/test_acl.py"
 _ACL_MATRIX = "tests/chart/test_acl_matrix.py"
@@ -19,15 +19,15 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         52,
         "a cookie is believed whatever its signature",
-        "pool/board/gate.py",
-        'if not self.has_password or not _same(signature, self._signed("session", told)):',
+        "pool/ops/board/gate.py",
+        'if not self.has_password or not _same(signature, self._signed("session", payload)):',
         "if not self.has_password or not signature:",
         "tests/unit/test_board_core.py::test_a_session_names_who_signed_in_until_it_is_over",
     ),
     broken(
         52,
         "a form is taken from wherever it comes",
-        "pool/board/gate.py",
+        "pool/ops/board/gate.py",
         "        return _same(token, self.form_token(session))",
         "        return True",
         f"{_BOARD}::test_a_form_from_elsewhere_is_refused",
@@ -35,7 +35,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         54,
         "Flower shows what callers send as it is",
-        "tasks/flowering.py",
+        "tasks/flower/display.py",
         '    return _SECRET.sub(r"\\1\\2***\\2", text)',
         "    return text",
         "tests/unit/test_board_core.py::test_flower_never_shows_what_looks_like_a_secret",
@@ -43,15 +43,15 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         55,
         "any signature will do",
-        "pool/signing.py",
-        "    if not right:\n        return Trouble.MISMATCH\n",
+        "pool/core/signing.py",
+        "    if not right:\n        return SignatureProblem.MISMATCH\n",
         "",
         f"{_SIGNING}::test_nothing_of_it_can_be_changed",
     ),
     broken(
         55,
         "arguments may be changed on their way",
-        "pool/signing.py",
+        "pool/core/signing.py",
         "        *(asked.address, list(asked.args), dict(asked.kwargs)),\n",
         "        asked.address,\n",
         f"{_SIGNING}::test_nothing_of_it_can_be_changed",
@@ -59,7 +59,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         55,
         "an answer may be sent to somebody else",
-        "pool/signing.py",
+        "pool/core/signing.py",
         "        *(asked.address, list(asked.args), dict(asked.kwargs)),\n",
         "        *(list(asked.args), dict(asked.kwargs)),\n",
         f"{_SIGNING}::test_nothing_of_it_can_be_changed",
@@ -67,7 +67,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         55,
         "a signature never ends",
-        "pool/signing.py",
+        "pool/core/signing.py",
         "    if proof.expires_s <= now_s:",
         "    if proof.expires_s <= 0:",
         f"{_SIGNING}::test_it_ends_and_can_not_be_made_to_last",
@@ -75,15 +75,15 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         55,
         "a signature lasts as long as its signer likes",
-        "pool/signing.py",
-        "    return Trouble.AHEAD if proof.expires_s > now_s + limit_s else None",
+        "pool/core/signing.py",
+        "    return SignatureProblem.AHEAD if proof.expires_s > now_s + limit_s else None",
         "    return None",
         f"{_SIGNING}::test_it_ends_and_can_not_be_made_to_last",
     ),
     broken(
         55,
         "what was served before is served again",
-        "tasks/desk.py",
+        "tasks/lane/authenticator.py",
         "            if nonce is None or nonce.key not in known:\n",
         "            if nonce is None or nonce.key:\n",
         f"{_SIGNED}::test_a_replay_is_refused_and_changes_nothing",
@@ -91,7 +91,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         55,
         "whoever has a key may ask for anybody",
-        "tasks/calls.py",
+        "tasks/lane/arguments.py",
         '    if given.get("org") not in (None, org):\n        raise ForeignOrg(org)\n    return given | {"org": org}\n',
         '    return {"org": org} | given\n',
         f"{_SIGNED}::test_what_is_forged_altered_expired_or_relabelled_is_refused_journalled_and_changes_nothing",
@@ -99,15 +99,24 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         55,
         "a release asks for no org",
-        "pool/claiming.py",
-        "if claim is None or (org is not None and claim.org != org):",
-        "if claim is None:",
-        "tests/integration/test_claiming.py::test_who_is_known_releases_his_own_claims_only",
+        f"{RULES}07_serve.sql",
+        "WHERE k.id = each ->> 0 AND k.org = coalesce(each ->> 1, k.org);",
+        "WHERE k.id = each ->> 0;",
+        f"{CLAIMING}::test_signed_caller_releases_only_its_own_claims",
+        f"{SERVING}::test_of_releases_of_one_claim_in_a_batch_the_first_of_its_own_org_counts",
+    ),
+    broken(
+        55,
+        "a release leaves another org's claim without an answer",
+        f"{RULES}05_end.sql",
+        "LEFT JOIN claims k ON k.id = e.v ->> 0 AND k.org = coalesce(e.v ->> 1, k.org)) a;",
+        "LEFT JOIN claims k ON k.id = e.v ->> 0) a;",
+        f"{CLAIMING}::test_signed_caller_releases_only_its_own_claims",
     ),
     broken(
         56,
         "an org writes to every queue",
-        "pool/acl.py",
+        "pool/broker/acl.py",
         'keys = f"%W~{queue} %R~',
         'keys = f"%W~{queue[:7]}* %R~',
         f"{_QUEUES}::test_the_line_lets_an_org_do_its_own_and_nothing_else",
@@ -131,7 +140,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         56,
         "an org's line replaces the control plane's",
-        "pool/acl.py",
+        "pool/broker/acl.py",
         "    if user in RESERVED_USERS:",
         "    if not user:",
         f"{_ACL}::test_a_line_for_a_user_of_the_pools_own_is_refused",
@@ -147,7 +156,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         56,
         "an answer goes to whatever address is named",
-        "tasks/proving.py",
+        "tasks/lane/authenticator.py",
         "if trouble is None and self._at_home_only and not signing.is_answered_at_home(proof, asked):",
         "if trouble is None and not asked.task:",
         f"{_QUEUES}::test_an_answer_that_would_go_to_anothers_keys_is_not_given",
@@ -155,7 +164,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         57,
         "a worker of a key that is not here is given a token all the same",
-        "pool/keys.py",
+        "pool/core/keys.py",
         "if _mark(key) == marked[1]), None)",
         "if _mark(key) == marked[1]), self.current)",
         "tests/unit/test_keys.py::test_whoever_lacks_the_key_says_so_and_gives_no_wrong_token",
@@ -163,7 +172,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         57,
         "the key before is forgotten at once",
-        "pool/keys.py",
+        "pool/core/keys.py",
         "for key in (self.current, self.previous, self.next) if key is not None)",
         "for key in (self.current, self.next) if key is not None)",
         "tests/unit/test_keys.py::test_a_worker_has_one_key_all_its_life_whoever_derives_it",
@@ -195,7 +204,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         59,
         "the data directory stays as open as it was",
-        "pool/embedded/datadir.py",
+        "pool/ops/up/datadir.py",
         "        make_private(self.root)\n",
         "",
         f"{_SUPERVISOR}::test_the_data_directory_is_its_owners_alone_whatever_it_was",
@@ -203,7 +212,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         59,
         "what is made after the start has the modes of the caller",
-        "pool/embedded/supervisor.py",
+        "pool/ops/up/supervisor.py",
         "os.umask(PRIVATE_UMASK)",
         "os.umask(0o022)",
         f"{_SUPERVISOR}::test_the_data_directory_is_its_owners_alone_whatever_it_was",
@@ -211,7 +220,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         59,
         "a directory of all users is taken from them",
-        "pool/embedded/privacy.py",
+        "pool/ops/up/privacy.py",
         "    if root.stat().st_mode & stat.S_ISVTX:",
         "    if not root:",
         f"{_SUPERVISOR}::test_a_directory_of_all_users_is_no_data_directory",

@@ -6,7 +6,9 @@ from tests.mutants.mutant import (
     CLAIMING,
     INTERLEAVINGS,
     PASSES,
+    RULES,
     RUNNING,
+    SERVING,
     STORE,
     WAITING,
     Edit,
@@ -26,7 +28,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         24,
         "whoever ends frees the lock, whosever it is",
-        "pool/locks.py",
+        "pool/broker/locks.py",
         "_RELEASE = \"if redis.call('get', KEYS[1]) == ARGV[1] then",
         '_RELEASE = "if true then',
         "tests/integration/test_locks.py::test_a_run_that_lost_its_lock_does_not_release_its_successors",
@@ -34,7 +36,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         24,
         "a lock outlives its dead holder by minutes",
-        "pool/periods.py",
+        "pool/core/periods.py",
         "    return min(15.0, 1.5 * PERIODS_S[name])",
         "    return 300.0",
         f"{RUNNING}::test_a_lock_is_dark_for_no_longer_than_its_time_and_one_period",
@@ -42,7 +44,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         24,
         "a lock is given to everybody",
-        "pool/locks.py",
+        "pool/broker/locks.py",
         "        if answer == _HELD_ELSEWHERE:\n            return False\n",
         "",
         "tests/integration/test_locks.py::test_threads_of_one_process_never_hold_a_lock_together",
@@ -50,7 +52,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         25,
         "what is on its way does not count",
-        "pool/planning.py",
+        "pool/core/planning.py",
         "supply.misses - supply.warm - supply.spawning)",
         "supply.misses - supply.warm)",
         f"{PASSES}::test_target_and_misses_make_exactly_that_many_slots_once",
@@ -75,15 +77,15 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         25,
         "a refusal at the org's own cap is demand",
-        "pool/store/requests.py",
-        "miss = answer.reason in {Reason.NO_WARM_WORKER, Reason.POOL_CAP}",
-        "miss = answer.reason in {Reason.NO_WARM_WORKER, Reason.POOL_CAP, Reason.ORG_CAP}",
+        f"{RULES}06_acquire.sql",
+        "CASE WHEN x.reason IN ('no_warm_worker', 'pool_cap')",
+        "CASE WHEN x.reason IN ('no_warm_worker', 'pool_cap', 'org_cap')",
         f"{PASSES}::test_refusals_at_the_orgs_own_cap_are_no_demand",
     ),
     broken(
         26,
         "no cap is a cap of none",
-        "pool/planning.py",
+        "pool/core/planning.py",
         "return min(target, max_workers) if max_workers else target",
         "return min(target, max_workers)",
         "tests/unit/test_planning.py::test_no_cap_clamps_no_target",
@@ -91,27 +93,18 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         26,
         "a target above the cap is not clamped",
-        "pool/planning.py",
+        "pool/core/planning.py",
         "return min(target, max_workers) if max_workers else target",
         "return target",
         "tests/unit/test_planning.py::test_a_cap_clamps_only_what_is_above_it",
     ),
-    Mutant(
+    broken(
         26,
         "an org without a cap has room for none",
-        (
-            Edit(
-                file="pool/store/orgs.py",
-                was="    if not org.cap:\n        return False\n    statement = (",
-                becomes="    statement = (",
-            ),
-            Edit(
-                file="pool/store/orgs.py",
-                was="return None if still_capped else False",
-                becomes="return None if still_capped is not None else False",
-            ),
-        ),
-        (f"{STORE}::test_an_org_without_a_cap_is_not_counted", f"{CLAIMING}::test_no_cap_means_no_cap"),
+        f"{RULES}06_acquire.sql",
+        "    room := 1000000;\n",
+        "    room := o.cap - o.in_use;\n",
+        f"{CLAIMING}::test_no_cap_means_no_cap",
     ),
     broken(
         26,
@@ -141,7 +134,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         28,
         "a spawn may be given up before its pod could be ready",
-        "pool/settings.py",
+        "pool/core/settings.py",
         "(p.spawn_budget_s >= p.pod_ready_limit_s,",
         "(True,",
         "tests/unit/test_config.py::test_budgets_that_do_not_nest_name_the_setting_that_was_given",
@@ -149,7 +142,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         28,
         "a slot may be stuck before its budget is over",
-        "pool/settings.py",
+        "pool/core/settings.py",
         "(p.stuck_cutoff_s > p.spawn_budget_s,",
         "(True,",
         "tests/unit/test_config.py::test_budgets_that_do_not_nest_name_the_setting_that_was_given",
@@ -157,8 +150,8 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         28,
         "a task may be delivered again while it runs",
-        "pool/settings.py",
-        "            p.visibility_timeout_s >= longest_task_s + 60,",
+        "pool/core/settings.py",
+        "            p.visibility_timeout_s >= least_s,",
         "            True,",
         "tests/unit/test_config.py::test_budgets_that_do_not_nest_name_the_setting_that_was_given",
     ),
@@ -173,18 +166,18 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         29,
         "an org's cap holds nobody",
-        "pool/store/orgs.py",
-        "O.c.cap > 0, O.c.in_use < O.c.cap).values(in_use",
-        "O.c.cap > 0).values(in_use",
-        f"{STORE}::test_claims_are_counted_up_to_the_cap",
+        f"{RULES}04_hand_over.sql",
+        "CASE WHEN (o).cap > 0 THEN (o).cap - (o).in_use ELSE 1000000 END",
+        "1000000",
+        f"{SERVING}::test_a_batch_goes_up_to_the_cap_and_not_beyond",
         f"{INTERLEAVINGS}::test_a_cap_of_one_holds_against_two_transactions",
     ),
     broken(
         29,
         "at its cap an org is told that nothing is warm",
-        "pool/claiming.py",
-        "if org is not None and org.cap and org.in_use >= org.cap:\n        return RefusedAnswer(",
-        "if org is None:\n        return RefusedAnswer(",
+        f"{RULES}06_acquire.sql",
+        "(o.cap > 0 AND o.in_use >= o.cap, 'org_cap',",
+        "(false, 'org_cap',",
         f"{CLAIMING}::test_at_the_orgs_cap_the_refusal_is_typed_and_others_are_served",
     ),
     broken(
@@ -208,9 +201,9 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         30,
         "a release serves nobody; the next pass will",
-        "pool/claiming.py",
-        "        matching.match(tx, deps, after, claim.profile)\n    answering.carry_out",
-        "    answering.carry_out",
+        f"{RULES}07_serve.sql",
+        "    matched := warmpool_match(c, shape, 200);",
+        "    matched := warmpool_match(c, shape, 0);",
         f"{WAITING}::test_a_released_worker_goes_to_the_waiter_in_the_same_step",
     ),
     broken(
@@ -232,9 +225,9 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         30,
         "who sits down to wait takes no lock",
-        "pool/claiming.py",
-        "        lock_profile(tx, asked.profile)\n        lock_org(tx, asked.org)\n",
-        "        pass\n",
+        f"{RULES}07_serve.sql",
+        "warmpool_lock_profile(shape, by_itself OR shape = ANY (alone));",
+        "warmpool_lock_profile(shape, false);",
         f"{INTERLEAVINGS}::test_a_release_that_comes_while_a_waiter_is_sitting_down_serves_it",
     ),
     broken(
@@ -256,23 +249,23 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         31,
         "a worker that comes through clears nothing",
-        "pool/observing.py",
-        "        if slot.has_failed:\n",
+        "pool/lifecycle/observing.py",
+        '        if found["has_failed"]:\n',
         "        if False:\n",
         f"{PASSES}::test_a_worker_that_comes_through_clears_its_own_profile_and_no_other",
     ),
     broken(
         32,
         "an acquire looks at the cluster first",
-        "pool/claiming.py",
-        '    """A worker, a refusal, or a wait that somebody else will end."""\n',
-        '    """A worker, a refusal, or a wait that somebody else will end."""\n    deps.driver.list()\n',
+        "pool/lifecycle/claiming.py",
+        '    return cast("Answer", patiently(deps, Asking(asked=asked, reply=reply)))',
+        '    deps.driver.list()\n    return cast("Answer", patiently(deps, Asking(asked=asked, reply=reply)))',
         f"{CLAIMING}::test_a_dead_cluster_api_slows_spawns_and_never_acquires_of_warm_workers",
     ),
     broken(
         33,
         "a tick is run, however long it lay there",
-        "tasks/ticks.py",
+        "tasks/worker/ticks.py",
         "    if age_s <= tick_expires_s(name):",
         "    if age_s <= 10 * 60 * tick_expires_s(name):",
         "tests/faults/test_wrong_clocks.py::test_ticks_that_lay_in_the_queue_are_not_run",
@@ -280,15 +273,15 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         33,
         "the age of a tick is told by the clock of whoever sends or takes it",
-        "tasks/ticks.py",
-        "    seconds, microseconds = app.backend.client.time()\n    return float(seconds) + float(microseconds) / 1e6",
+        "tasks/worker/ticks.py",
+        "    seconds, microseconds = backend.client.time()\n    return float(seconds) + float(microseconds) / 1e6",
         "    import time\n\n    return time.time()",
         "tests/faults/test_wrong_clocks.py::test_a_replica_whose_clock_is_wrong_by_minutes_darkens_nothing",
     ),
     broken(
         33,
         "two beats run each pass twice",
-        "pool/periods.py",
+        "pool/core/periods.py",
         "    return max(PERIODS_S[name] / 2, PERIODS_S[name] - LONGEST_TICK_S)",
         "    return 0.0",
         f"{RUNNING}::test_two_beats_run_a_pass_once_a_period",
@@ -296,7 +289,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         34,
         "a process that is told to end does not tell its threads",
-        "tasks/serving.py",
+        "tasks/worker/start.py",
         "signal=sig, how=str(how), exit_code=exitcode)\n    app.stopping.set()\n",
         "signal=sig, how=str(how), exit_code=exitcode)\n",
         "tests/faults/test_process_faults.py::test_whoever_is_told_to_end_takes_nothing_new_while_he_finishes",
@@ -304,9 +297,10 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         34,
         "what a process has in hand when it ends is dropped",
-        "tasks/lane.py",
-        "            if self._app.stopping.is_set():\n                self._mailbox.hand_back([taken])\n                return",
-        "            if self._app.stopping.is_set():\n                return",
+        "tasks/lane/slowpath.py",
+        "            if self._stopping.is_set():\n                self._posting.hand_back([taken])\n                return",
+        "            if self._stopping.is_set():\n                return",
+        "tests/unit/test_front.py::test_call_that_waits_for_a_thread_is_handed_back_when_the_process_stops",
         "tests/faults/test_process_faults.py::test_sigterm_finishes_or_hands_back_and_loses_nothing",
     ),
     broken(
@@ -339,8 +333,8 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             Edit(
                 file="pool/passes/reconcile_warm.py",
-                was='run.deps.by("gives way to a waiter"), above_floor=True)',
-                becomes='run.deps.by("gives way to a waiter"))',
+                was="retiring.drain(tx, after, worker, by, above_floor=True) is Outcome.MOVED:",
+                becomes="retiring.drain(tx, after, worker, by) is Outcome.MOVED:",
             ),
             Edit(
                 file="pool/store/windows.py",

@@ -54,7 +54,8 @@ def soak(minutes: float, folder: Path) -> tuple[list[Sample], list[str]]:
 
 
 def _watched(system: System, clients: Clients, seconds: float) -> list[Sample]:
-    began, collected, samples = time.monotonic(), 0.0, []
+    began, collected = time.monotonic(), 0.0
+    samples: list[Sample] = []
     while (now := time.monotonic() - began) < seconds:
         if now - collected > GARBAGE_EVERY_S:
             collected = now

@@ -31,10 +31,9 @@ def sample(system: System) -> dict[str, float]:
     with system.store.read() as tx:
         for table in TABLES:
             found[f"rows {table.name}"] = tx.execute(select(func.count()).select_from(table)).scalar_one()
-    if system.database_url.startswith("postgresql"):
-        with psycopg.connect(system.database_url) as connection:
-            [sessions] = connection.execute("SELECT count(*) FROM pg_stat_activity").fetchall()
-            found["connections database"] = float(sessions[0])
+    with psycopg.connect(system.database_url) as connection:
+        [sessions] = connection.execute("SELECT count(*) FROM pg_stat_activity").fetchall()
+        found["connections database"] = float(sessions[0])
     found["pods"] = len(LocalGround(system.folder / "local").driver().list().pods)
     return found
 

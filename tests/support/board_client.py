@@ -19,7 +19,7 @@ class Served(Protocol):
 
 
 @dataclass
-class Answer:
+class BoardResponse:
     """What came back; names of headers in lower case."""
 
     status: int
@@ -27,13 +27,15 @@ class Answer:
     text: str
 
 
-class Client:
+class BoardClient:
     """Keeps its cookie, follows nothing. `address` is where it calls from, any of 127.0.0.0/8."""
 
     def __init__(self, board: Served, *, address: str = "127.0.0.1") -> None:
         self._port, self._address, self.cookie = board.port, address, ""
 
-    def ask(self, method: str, path: str, form: dict[str, str] | None = None, **headers: str) -> Answer:
+    def ask(
+        self, method: str, path: str, form: dict[str, str] | None = None, **headers: str
+    ) -> BoardResponse:
         given = {k.replace("_", "-"): v for k, v in headers.items()}
         given |= {"Cookie": self.cookie} if self.cookie else {}
         given |= {} if form is None else {"Content-Type": "application/x-www-form-urlencoded"}
@@ -43,14 +45,14 @@ class Client:
         ) as connection:
             connection.request(method, path, body=None if form is None else urlencode(form), headers=given)
             with connection.getresponse() as got:
-                answer = Answer(got.status, dict(got.getheaders()), got.read().decode())
+                answer = BoardResponse(got.status, dict(got.getheaders()), got.read().decode())
         lower = {k.lower(): v for k, v in answer.headers.items()}
         if "set-cookie" in lower:
             self.cookie = lower["set-cookie"].split(";")[0]
-        return Answer(answer.status, lower, answer.text)
+        return BoardResponse(answer.status, lower, answer.text)
 
     def get(self, path: str, **headers: str) -> tuple[int, str]:
-        answer = self.ask("GET", path, **headers)
+        answer = self.ask("GET", path, None, **headers)
         return answer.status, answer.text
 
     def json(self, path: str) -> Any:

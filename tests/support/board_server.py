@@ -10,9 +10,9 @@ from typing import Self
 import uvicorn
 
 from pool import wiring
-from pool.board.rendering import Links
-from pool.board.serving import Where, build, server_config
-from pool.clock import SystemClock
+from pool.core.clock import SystemClock
+from pool.ops.board.rendering import Links
+from pool.ops.board.serving import Where, build, server_config
 from tests.support.waiting import eventually
 from tests.support.world import World
 

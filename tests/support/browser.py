@@ -26,7 +26,9 @@ def executable() -> Path:
     found = next((path for name in _NAMES if (path := shutil.which(name))), None)
     if found is None:
         said = "no Chromium on PATH (on Debian: chromium)"
-        pytest.fail(said) if os.environ.get("CI") == "true" else pytest.skip(said)
+        if os.environ.get("CI") == "true":
+            pytest.fail(said)
+        pytest.skip(said)
     return Path(found)
 
 
@@ -43,7 +45,7 @@ def chromium() -> Iterator[Browser]:
 
 
 @dataclass
-class Heard:
+class ConsoleEntry:
     """What a page complained about."""
 
     errors: list[str] = field(default_factory=list)
@@ -59,7 +61,7 @@ class Heard:
 @contextmanager
 def opened(
     browser: Browser, *, scheme: str = "light", width: int = 1400, height: int = 900, **more: object
-) -> Iterator[tuple[Page, Heard]]:
+) -> Iterator[tuple[Page, ConsoleEntry]]:
     """A page of its own, with what it complains about."""
     context = browser.new_context(
         color_scheme=scheme,  # type: ignore[arg-type]
@@ -67,7 +69,7 @@ def opened(
         **more,  # type: ignore[arg-type]
     )
     context.set_default_timeout(SLOW_MS)
-    page, heard = context.new_page(), Heard()
+    page, heard = context.new_page(), ConsoleEntry()
     heard.listen(page)
     try:
         yield page, heard

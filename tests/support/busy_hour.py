@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sqlalchemy import insert, text
 
-from pool import operating
-from pool.ids import ProfileName, WorkerId
-from pool.operating import Operator
-from pool.settings import Profile
-from pool.states import State
+from pool.core.ids import ProfileName, WorkerId
+from pool.core.settings import Profile
+from pool.core.states import MoveReason, State
+from pool.ops import operating
+from pool.ops.operating import Operator
 from pool.store import breakers, schema
 from pool.store.engine import Store
 from tests.support.world import World
@@ -81,7 +81,7 @@ def now_with_trouble(world: World) -> None:
             shape,
             "rev",
             [world.deps.ids.worker() for _ in range(5)],
-            world.deps.by("target 24, 1 waiting"),
+            world.deps.by(MoveReason.DEMAND, "target 24, 1 waiting"),
         )
     passes_are_well(world)
 
@@ -108,7 +108,7 @@ def many(store: Store, count: int, *, first: int = 0) -> None:
     shape = Profile()
     row = {
         "profile": shape.name, "image": shape.image, "revision": "rev", "cpu_millicores": 500, "memory_mib": 512, "grace_s": 1,
-        "state": "spawning", "moved_by": "test", "moved_why": "test", "pod_uid": "u", "endpoint": "http://e",
+        "state": "spawning", "moved_by": "test", "moved_reason": "demand", "pod_uid": "u", "endpoint": "http://e",
         "created_at": schema_now(), "state_since": schema_now(), "ready_at": schema_now(),
     }  # fmt: skip
     with store.write() as tx:

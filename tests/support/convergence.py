@@ -6,17 +6,19 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from pool import observing, profiles, stamping
-from pool.contract import Granted, Pending
-from pool.drivers.port import Phase, Role
-from pool.errors import Refused, Transient
-from pool.ids import ProfileName
+from pool.core import profiles
+from pool.core.contract import Granted, Pending
+from pool.core.errors import Refused, Transient
+from pool.core.ids import ProfileName
+from pool.core.records import SeenWorker
+from pool.core.states import BOUND, CLAIMABLE, CLAIMED, LIVE, State
+from pool.drivers.port import PodPhase, PodRole
+from pool.lifecycle import observing, stamping
 from pool.passes import PASSES
 from pool.passes.reconcile_warm import refill_once
-from pool.records import Seen
-from pool.states import BOUND, CLAIMABLE, CLAIMED, LIVE, State
 from pool.store import workers
 from tests.support.world import World
 
@@ -83,7 +85,7 @@ class WillingWorkers:
 
 
 @dataclass
-class Life:
+class WorkerLife:
     """A world with holders that renew, callers that wait, and a cluster that starts pods."""
 
     world: World
@@ -150,10 +152,10 @@ class Life:
         for _ in range(12):
             sent, world.broker.sent = world.broker.sent, []
             for task, arguments in sent:
-                _left_to_the_pass(lambda t=task, a=arguments: world.run_task(t, a))
+                _left_to_the_pass(partial(world.run_task, task, arguments))
             nudged, world.broker.nudged = world.broker.nudged, set()
             for profile in sorted(nudged):
-                _left_to_the_pass(lambda p=profile: refill_once(world.deps, ProfileName(p)))
+                _left_to_the_pass(partial(refill_once, world.deps, ProfileName(profile)))
             self.start_pods()
             if not (self.observe() or sent or nudged):
                 break
@@ -172,7 +174,7 @@ class Life:
     def start_pods(self) -> None:
         driver = self.world.driver
         for name in [
-            p.name for p in driver.pods.values() if p.phase is Phase.PENDING and not p.unschedulable
+            p.name for p in driver.pods.values() if p.phase is PodPhase.PENDING and not p.unschedulable
         ]:
             driver.become_ready(name)
 
@@ -222,7 +224,7 @@ class Life:
             *(f"message {task} is under way" for task, _ in self.world.broker.sent),
         ]
 
-    def _unsettled_rows(self, live: list[Seen]) -> list[str]:
+    def _unsettled_rows(self, live: list[SeenWorker]) -> list[str]:
         found = [f"{w.id} is {w.state}" for w in live if w.state not in SETTLED_STATES]
         pods = self.world.driver.pods
         for w in live:
@@ -243,9 +245,9 @@ class Life:
             found += [f"{w.id} is {w.state} and of an old build" for w in old if w.state in CLAIMABLE]
         return found
 
-    def _unsettled_pods(self, live: list[Seen]) -> list[str]:
+    def _unsettled_pods(self, live: list[SeenWorker]) -> list[str]:
         driver, known = self.world.driver, {w.id for w in live}
-        working = {n for n, p in driver.pods.items() if p.role == Role.WORKER}
+        working = {n for n, p in driver.pods.items() if p.role == PodRole.WORKER}
         found = [f"pod {n} has no row" for n in working - known]
         found += [f"companions of {n} are left" for n in driver.secrets if n not in driver.pods]
         placeholders, wanted = len(driver.pods) - len(working), self.world.deps.settings.pool.headroom

@@ -7,10 +7,10 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from pool.errors import Refused, Transient
+from pool.core.errors import Refused, Transient
 from pool.passes.running import Interrupted
 from pool.store import Store
-from tests.support.convergence import KeptLocks, Life, WillingWorkers
+from tests.support.convergence import KeptLocks, WillingWorkers, WorkerLife
 from tests.support.failing import CASES, Crash, Fault, Plan, failing
 from tests.support.scripts import Script
 from tests.support.snapshots import keep, restore
@@ -33,15 +33,15 @@ class Tried:
 
 
 HEADING = f"{'script':<42} {'calls':>5} {'cases':>6} {'rounds':>7} {'s':>6}"
-Begin = Callable[[], Life]
+Begin = Callable[[], WorkerLife]
 
 
-def a_life(store: Store) -> Life:
+def a_life(store: Store) -> WorkerLife:
     """A world of its own for one script."""
     world = World(store)
     world.deps = replace(world.deps, locks=KeptLocks(), worker_api=WillingWorkers())
     world.configure(surplus_ttl_s=15)  # a burst shrinks back within a few rounds
-    return Life(world)
+    return WorkerLife(world)
 
 
 def beginning(script: Script, store: Store) -> Begin:
@@ -51,10 +51,10 @@ def beginning(script: Script, store: Store) -> Begin:
     kept, deps, refusals = keep(life.world), life.world.deps, life.world.deps.worker_api.refusals  # type: ignore[attr-defined]
     holders, callers = dict(life.holders), dict(life.callers)
 
-    def begin() -> Life:
+    def begin() -> WorkerLife:
         restore(life.world, kept)
         life.world.deps = replace(deps, locks=KeptLocks(), worker_api=WillingWorkers(refusals=refusals))
-        return Life(life.world, dict(holders), dict(callers))
+        return WorkerLife(life.world, dict(holders), dict(callers))
 
     return begin
 
@@ -84,7 +84,7 @@ def cases(calls: list[str]) -> Iterator[tuple[int, Fault]]:
             yield number, fault
 
 
-def _run(script: Script, life: Life, plan: Plan) -> list[str]:
+def _run(script: Script, life: WorkerLife, plan: Plan) -> list[str]:
     """The script under this plan; then the faults are off, and the locks of the dead have expired."""
     sound = life.world.deps
     life.world.deps = failing(sound, plan)
@@ -98,7 +98,7 @@ def _run(script: Script, life: Life, plan: Plan) -> list[str]:
     return plan.calls
 
 
-def _acknowledged(life: Life) -> None:
+def _acknowledged(life: WorkerLife) -> None:
     """Who was told that his release is done need not wait for a lease."""
     ended = {c.id: c.ended_why for c in life.world.rows("claims")}
     for claim in life.released:

@@ -18,7 +18,7 @@ from typing import Any, Self
 import yaml
 from playwright.sync_api import Browser, Page
 
-from pool.embedded.ports import free_port
+from pool.ops.up.ports import free_port
 from tests.support.browser import opened
 from tests.support.prometheus import Prometheus
 from tests.support.system import ROOT, System
@@ -60,7 +60,7 @@ class Drill:
         self._port = free_port()
 
     def __enter__(self) -> Self:
-        words = [sys.executable, "-m", "pool.cli", "board", "--port", str(self._port)]
+        words = [sys.executable, "-m", "pool.ops.cli", "board", "--port", str(self._port)]
         with self._log.open("wb") as log:
             self._board = subprocess.Popen(
                 words, cwd=ROOT, env=self.system.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log

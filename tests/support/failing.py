@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from pool.deps import Broker, Deps, WorkerApi
+from pool.broker.locks import Lease, Locks
+from pool.core.errors import Refused, Transient
+from pool.core.ids import ProfileName
+from pool.core.records import ReplyTo
 from pool.drivers.port import Driver
-from pool.errors import Refused, Transient
-from pool.ids import ProfileName
-from pool.locks import Lease, Locks
-from pool.records import ReplyTo
+from pool.lifecycle.deps import Broker, Deps, WorkerApi
 from pool.store import Store, Tx
 
 T = TypeVar("T")
@@ -44,8 +44,7 @@ LOOKS = (*TWO, Fault.DENIED)
 
 CASES: Mapping[str, tuple[Fault, ...]] = {
     "store.write": FOUR,
-    "store.call": FOUR,  # a single statement on Postgres, which may be the function that claims
-    "store.read": TWO,
+    "store.read": FOUR,  # a single statement, which may be the function that claims
     "store.snapshot": TWO,
     "driver.create": FIVE,
     "driver.delete": FIVE,
@@ -118,7 +117,6 @@ class FailingStore:
     def __init__(self, store: Store, plan: Plan) -> None:
         self._store = store
         self._plan = plan
-        self.is_postgres = store.is_postgres
 
     @contextmanager
     def write(self) -> Iterator[Tx]:
@@ -139,7 +137,7 @@ class FailingStore:
 
     @contextmanager
     def _once(self, how: str) -> Iterator[Tx]:
-        name = "store.call" if how == "read" and self.is_postgres else f"store.{how}"
+        name = f"store.{how}"
         fault = self._plan.arrive(name)
         # A single statement commits by itself: it is refused before it runs, or not at all.
         if fault is Fault.REFUSED and how == "read":
@@ -186,7 +184,7 @@ class FailingLocks:
         try:
             self._plan.call("locks.release", lambda: taken.__exit__(None, None, None))
         except Transient:
-            """As in `pool.locks`: it expires by itself."""
+            """As in `pool.broker.locks`: it expires by itself."""
 
     def holder(self, name: str) -> str | None:
         return self._locks.holder(name)

@@ -1,7 +1,7 @@
 """A proxy before an API server that can be told to fail: to answer 429 or 500, to lose a reply, to be away, to hang.
 
 with FaultProxy(cluster.access) as proxy:
-    proxy.fault = lambda method, path: Fault(status=429, retry_after="1") if method == "POST" else None
+    proxy.fault = lambda method, path: ProxyFault(status=429, retry_after="1") if method == "POST" else None
     with proxy.away(): ...
 """
 
@@ -18,13 +18,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from tests.support.kube_api import Access
+from tests.support.kube_api import ApiAccess
 
 _PASSED_ON = ("Accept", "Authorization", "Content-Type")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class ProxyFault:
     """What happens to a call instead of its answer. Status 0: it is carried out and its reply is lost."""
 
     status: int
@@ -32,16 +32,16 @@ class Fault:
     body: bytes = b'{"kind":"Status","message":"told to fail"}'
 
 
-Rule = Callable[[str, str], Fault | None]
+Rule = Callable[[str, str], ProxyFault | None]
 
 
 class FaultProxy:
     """On a free port of the loopback, without TLS; who calls is known by the token that they send."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: ApiAccess) -> None:
         self._upstream = urlsplit(access.server)
         self._context = ssl.create_default_context(cadata=access.authority or None)
-        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server = ProxyServer(("127.0.0.1", 0), _Handler)
         self._server.proxy = self
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
         self.calls: list[tuple[str, str]] = []
@@ -100,7 +100,7 @@ class FaultProxy:
         self._thread.join()
 
 
-class _Server(ThreadingHTTPServer):
+class ProxyServer(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128
@@ -115,7 +115,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: _Server
+    server: ProxyServer
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 

@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pool.core import names
 from pool.drivers import contract
-from pool.drivers.port import LABEL_ROLE, Role
+from pool.drivers.port import LABEL_ROLE, PodRole
 from tests.support.kube_api import Object
 
 ROOT = Path(__file__).parents[2]
@@ -46,15 +47,15 @@ def prepare(pod: Object, address: str, place: Path, find_secret: FindSecret) -> 
     env = {name: os.environ[name] for name in contract.INHERITED if name in os.environ}
     env |= {
         "PYTHONPATH": str(ROOT),
-        contract.WORKER: pod["metadata"]["name"],
-        contract.UID: pod["metadata"]["uid"],
-        contract.PORT: str(port(pod)),
-        contract.GRACE_S: str(pod["spec"].get("terminationGracePeriodSeconds", 30)),
+        names.ENV_WORKER: pod["metadata"]["name"],
+        names.ENV_UID: pod["metadata"]["uid"],
+        names.ENV_PORT: str(port(pod)),
+        names.ENV_GRACE_S: str(pod["spec"].get("terminationGracePeriodSeconds", 30)),
     }
     for each in container.get("env", []):
         env[each["name"]] = _translated(_value(each, pod, address, find_secret), paths)
     # A container has an address to itself; here each has its own of the loopback's.
-    env[contract.HOST] = address
+    env[names.ENV_HOST] = address
     return Launch(argv=_argv(pod, container), env=env)
 
 
@@ -93,7 +94,7 @@ def signal_if_alive(process: subprocess.Popen[bytes], what: signal.Signals) -> N
 
 
 def _argv(pod: Object, container: Object) -> tuple[str, ...]:
-    if pod["metadata"].get("labels", {}).get(LABEL_ROLE) == Role.PLACEHOLDER:
+    if pod["metadata"].get("labels", {}).get(LABEL_ROLE) == PodRole.PLACEHOLDER:
         return FOR_EVER
     words = (*container.get("command", []), *container.get("args", []))
     if not words:

@@ -22,11 +22,11 @@ from enum import Enum
 from pathlib import Path
 from typing import Self
 
-from tests.support.hollow_pod import RETRY_S, HollowPod, Host, NotAnswered
+from tests.support.hollow_pod import RETRY_S, HollowHost, HollowPod, NotAnswered
 from tests.support.kube_any import NAMESPACE_PREFIX, READY, Cluster
-from tests.support.kube_api import Api, ApiError, Object, Watch
+from tests.support.kube_api import ApiClient, ApiError, ApiWatch, Object
 from tests.support.kube_cluster import KUBELET
-from tests.support.kube_processes import Children
+from tests.support.kube_processes import ServerProcesses
 
 HOLLOW = "warmpool.dev/hollow"
 LEASE_S = 40
@@ -48,16 +48,16 @@ class HollowKubelet:
         binding: Binding | None = None,
     ) -> None:  # fmt: skip
         self.node = node
-        self._api = Api(cluster.access_of(KUBELET), connections=50)
-        self._host = Host(
-            api=self._api, children=Children(), root=Path(tempfile.mkdtemp(prefix="wp-kubelet-"))
+        self._api = ApiClient(cluster.access_of(KUBELET), connections=50)
+        self._host = HollowHost(
+            api=self._api, children=ServerProcesses(), root=Path(tempfile.mkdtemp(prefix="wp-kubelet-"))
         )
         self._cluster = cluster
         self._labels = labels
         self._binding = binding or (Binding.SCHEDULER if cluster.has_scheduler else Binding.OURS)
         self._stopping = threading.Event()
         self._pods: dict[str, HollowPod] = {}
-        self._watch: Watch | None = None
+        self._watch: ApiWatch | None = None
         self._threads = [threading.Thread(target=self._follow), threading.Thread(target=self._renew_lease)]
 
     @property

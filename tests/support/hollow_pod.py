@@ -17,8 +17,8 @@ from pathlib import Path
 import urllib3
 
 from tests.support import hollow_container as container
-from tests.support.kube_api import STRATEGIC, Api, ApiError, Object
-from tests.support.kube_processes import Children
+from tests.support.kube_api import STRATEGIC, ApiClient, ApiError, Object
+from tests.support.kube_processes import ServerProcesses
 
 NotAnswered = (ApiError, urllib3.exceptions.HTTPError)
 RETRY_S = 0.1
@@ -28,11 +28,11 @@ FOR_EVER_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class HollowHost:
     """What a node has for its pods."""
 
-    api: Api
-    children: Children
+    api: ApiClient
+    children: ServerProcesses
     root: Path
     missing_images: set[str] = field(default_factory=set)
 
@@ -40,7 +40,7 @@ class Host:
 class HollowPod:
     """Starts with the pod as it was first seen; `tell` brings each newer state."""
 
-    def __init__(self, host: Host, pod: Object) -> None:
+    def __init__(self, host: HollowHost, pod: Object) -> None:
         meta = pod["metadata"]
         self.name: str = meta["name"]
         self.namespace: str = meta["namespace"]

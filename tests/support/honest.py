@@ -10,8 +10,8 @@ from typing import Any, Self, TypeVar
 from celery import Celery
 
 from pool.client import Pool, calls
-from pool.errors import PoolError
-from pool.signing import OrgKey
+from pool.core.errors import PoolError
+from pool.core.signing import OrgKey
 from tests.support.signed import recipe
 from tests.support.waiting import eventually
 
@@ -26,13 +26,24 @@ ACQUIRE_WAIT_S = 20
 class Honest:
     """Threads that acquire, renew and release through one client, and one that does so with a Celery app of its own."""
 
-    def __init__(self, url: str, *, org: str, key: OrgKey | None, threads: int = 16, plain: int = 1) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        org: str,
+        key: OrgKey | None,
+        threads: int = 16,
+        plain: int = 1,
+        pause_s: float = 0.0,
+    ) -> None:
+        """`pause_s` is the time between two rounds of one caller."""
         self.org = org
         self.pool = Pool(
             url, name=org, org_key=None if key is None else key.text, answer_grace_s=ANSWERED_WITHIN_S
         )
         self.held: dict[str, None] = {}
         self._plain = Plain(url, org, key)
+        self._pause_s = pause_s
         self._took: list[tuple[str, float]] = []
         self._troubles: list[str] = []
         self._stop = threading.Event()
@@ -79,7 +90,7 @@ class Honest:
                 loop()
             except Exception as exc:  # noqa: BLE001 - whatever it is, an honest caller was harmed
                 self._troubles.append(f"{loop.__name__}: {type(exc).__name__}: {exc}")
-                self._stop.wait(0.1)
+            self._stop.wait(self._pause_s)
 
     def _through_the_client(self) -> None:
         worker = self._timed("acquire", lambda: self.pool.acquire(self.org, wait_s=ACQUIRE_WAIT_S))
@@ -127,7 +138,7 @@ class Plain:
 
     def call(self, task: str, **kwargs: Any) -> dict[str, Any]:
         if self._key is None:
-            sent = self.app.send_task(f"pool.{task}", kwargs=kwargs, queue="acquire")
+            sent: Any = self.app.send_task(f"pool.{task}", kwargs=kwargs, queue="acquire")
         else:
             sent = self._signing["ask"](self.app, self._key.text, f"pool.{task}", **kwargs)
         try:

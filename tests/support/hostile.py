@@ -12,10 +12,11 @@ import random
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
-from pool import signing
-from pool.signing import OrgKey
+from pool.core import names, signing
+from pool.core.signing import OrgKey
 from tests.support.hostile_draft import FOLLOWERS, Draft, Splice, deep, digits
 
 CALLER_TASKS = ("pool.acquire", "pool.renew", "pool.release", "pool.cancel")
@@ -52,10 +53,14 @@ NO_NUMBERS = (
 LEVELS = (33, 100, 985, 5_000, 100_000)
 SIZES = (1_000_001, 3_000_000, 9_900_000)
 SIGNED_FOR_S = 300
-# 50 MB of spaces.
-BOMB = zlib.compress(b" " * 50_000_000)
 # So many are kept to be sent again.
 KEPT = 500
+
+
+@cache
+def bomb() -> bytes:
+    """50 MB of spaces, compressed."""
+    return zlib.compress(b" " * 50_000_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,14 +144,14 @@ class Attacker:
         number, chance = next(self._numbers), self._chance
         task = task or chance.choice(CALLER_TASKS)
         org = {} if self._key and chance.random() < 0.3 else {"org": self._org}
-        kwargs: dict[str, Any] = {
+        kwargs: dict[str, dict[str, Any]] = {
             "pool.acquire": {**org, "request_id": f"hostile-{number}", "lease_s": 5, "wait_s": chance.choice((0, 0, 1))},
             "pool.renew": {"claim_ids": [f"no-claim-{number}"]},
             "pool.release": {"claim_id": f"no-claim-{number}"},
             "pool.cancel": {**org, "request_id": f"hostile-{chance.randrange(number + 1)}"},
-        }[task]  # fmt: skip
-        reply_to = f"{signing.REPLY_PREFIX}attacker.{number % 7}" if chance.random() < 0.6 else ""
-        return Draft(task=task, task_id=f"hostile-task-{number}", kwargs=kwargs, reply_to=reply_to)
+        }  # fmt: skip
+        reply_to = f"{names.REPLY_PREFIX}attacker.{number % 7}" if chance.random() < 0.6 else ""
+        return Draft(task=task, task_id=f"hostile-task-{number}", kwargs=kwargs[task], reply_to=reply_to)
 
     def _in_order(self) -> tuple[Draft, bool]:
         return self._call(), False
@@ -196,7 +201,7 @@ class Attacker:
     def _addressed(self) -> tuple[Draft, bool]:
         draft, strange = self._call(), self._chance.choice(NO_IDS)
         within = isinstance(strange, str) and bool(strange) and self._chance.random() < 0.7
-        draft.reply_to = f"{signing.REPLY_PREFIX}{strange}" if within else strange
+        draft.reply_to = f"{names.REPLY_PREFIX}{strange}" if within else strange
         return draft, within
 
     def _wrong_header(self) -> tuple[Draft, bool]:
@@ -262,12 +267,12 @@ class Attacker:
         )
         if self._chance.random() < 0.7:
             body = json.dumps([draft.args, draft.kwargs, {}]).encode()
-            draft.body = self._chance.choice((zlib.compress(body), BOMB))
+            draft.body = self._chance.choice((zlib.compress(body), bomb()))
         return draft, True
 
     def _later(self) -> tuple[Draft, bool]:
         draft = self._call("pool.acquire")
-        times = (
+        times: tuple[object, ...] = (
             *(
                 "2999-01-01T00:00:00+00:00",
                 "2999-01-01",
@@ -289,7 +294,7 @@ class Attacker:
         draft = self._call()
         if chance.random() < 0.5:
             draft.task, draft.kwargs = "pool.canary", {}
-        follower = {
+        follower: dict[str, object] = {
             "task": chance.choice(INTERNAL_TASKS),
             "args": [],
             "kwargs": {},
@@ -376,7 +381,7 @@ class Attacker:
             f"nonce-of-another-{next(self._numbers)}",
             "0" * 64,
         )
-        wrong = (
+        wrong: tuple[object, ...] = (
             ":".join(words),
             ":".join(words[:4]),
             "1:::::",

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pool import signing
-from pool.signing import OrgKey
+from pool.core import names, signing
+from pool.core.signing import OrgKey
 
 FOLLOWERS = ("callbacks", "errbacks", "chain", "chord")
 _MARK = "\x02splice:"
@@ -54,7 +54,7 @@ class Draft:
     def signed(self, key: OrgKey, *, expires_s: int, nonce: str) -> None:
         """Put this org's signature over whatever is in it now."""
         address = self.reply_to if isinstance(self.reply_to, str) else ""
-        address = address if address.startswith(signing.REPLY_PREFIX) else ""
+        address = address if address.startswith(names.REPLY_PREFIX) else ""
         head = ["warmpool-request-1", self.task, self.task_id, key.org, key.version, expires_s, nonce]
         text = _text([*head, address, self.args, self.kwargs], sort_keys=True, separators=(",", ":"))
         mac = hmac.digest(bytes.fromhex(key.secret), text.encode(), "sha256").hex()

@@ -15,8 +15,8 @@ from typing import Any
 
 from sqlalchemy import event, text
 
-from pool.deps import Deps
-from pool.store import Store, Tx
+from pool.lifecycle.deps import Deps
+from pool.store import Store, Tx, rules
 
 Verb = Callable[[Deps], object]
 
@@ -65,11 +65,10 @@ class Actor:
 
 
 class SteppingStore:
-    """A store whose verb stops before each transaction, and on Postgres before each statement and each commit."""
+    """A store whose verb stops before each transaction, or before each statement and each commit."""
 
     def __init__(self, store: Store, actor: Actor, grain: Grain) -> None:
         self._store, self._actor, self._grain = store, actor, grain
-        self.is_postgres = store.is_postgres
 
     @contextmanager
     def write(self) -> Iterator[Tx]:
@@ -82,7 +81,11 @@ class SteppingStore:
             yield tx
             self._actor.pause()
 
-    ask = Store.ask
+    def ask(self, statement: str, argument: str) -> str | None:
+        """A rule decides everything in one statement: what can come between are others that run before it commits."""
+        asks = self.read if self._grain is Grain.TRANSACTION else self.write
+        with asks() as tx:
+            return rules.Within(tx).ask(statement, argument)
 
     def read(self) -> AbstractContextManager[Tx]:
         return self._reading(self._store.read)
@@ -202,7 +205,7 @@ def _allowed(able: list[int], last: int, left: int | None) -> list[int]:
 def _waits(actor: Actor, store: Store) -> bool:
     """Whether the step that was just begun waits for a lock; False once it has been made."""
     while not actor.stopped.wait(0.004):
-        if store.is_postgres and _is_blocked(actor, store):
+        if _is_blocked(actor, store):
             return True
     return False
 

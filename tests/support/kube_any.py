@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from tests.support.kube_api import Access, Api, ApiError, Object
+from tests.support.kube_api import ApiAccess, ApiClient, ApiError, Object
 from tests.support.kube_binaries import Missing
 
 ADMIN = "admin"
@@ -26,11 +26,11 @@ READY = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class User:
+class ClusterUser:
     """Somebody who may do only what was granted; the name is the one in the audit log."""
 
     name: str
-    access: Access
+    access: ApiAccess
     kubeconfig: Path
 
 
@@ -43,10 +43,10 @@ def rule(resource: str, *verbs: str, group: str = "", names: Sequence[str] = ())
 class Cluster:
     """Any cluster that we may use as an administrator."""
 
-    def __init__(self, access: Access, root: Path) -> None:
+    def __init__(self, access: ApiAccess, root: Path) -> None:
         self.root = root
         self.access = access
-        self.api = Api(access)
+        self.api = ApiClient(access)
         self.kubeconfig = self.write_kubeconfig(ADMIN, access)
         self.has_scheduler = True
         self.is_borrowed = True
@@ -63,7 +63,7 @@ class Cluster:
         view = json.loads(shown.stdout)
         return cls(_access(view), Path(tempfile.mkdtemp(prefix="wp-kube-")))
 
-    def access_of(self, user: str) -> Access:
+    def access_of(self, user: str) -> ApiAccess:
         """How a part of the cluster of that name reaches it; in a borrowed cluster all are the administrator."""
         return self.access
 
@@ -77,7 +77,7 @@ class Cluster:
 
     def user(
         self, name: str, namespace: str, rules: Sequence[Object], *, cluster_rules: Sequence[Object] = ()
-    ) -> User:
+    ) -> ClusterUser:
         """A service account with a Role of these rules and, if any are given, a ClusterRole of the others."""
         here = f"/api/v1/namespaces/{namespace}/serviceaccounts"
         self.api.create(here, {"metadata": {"name": name}})
@@ -87,9 +87,11 @@ class Cluster:
             self._made += self._grant("ClusterRole", f"{namespace}-{name}", cluster_rules, who, RBAC)
         spec = {"spec": {"expirationSeconds": 24 * 3600}}
         token = self.api.create(f"{here}/{name}/token", spec)["status"]["token"]
-        access = Access(server=self.access.server, authority=self.access.authority, token=token)
+        access = ApiAccess(server=self.access.server, authority=self.access.authority, token=token)
         full = f"system:serviceaccount:{namespace}:{name}"
-        return User(name=full, access=access, kubeconfig=self.write_kubeconfig(f"{namespace}-{name}", access))
+        return ClusterUser(
+            name=full, access=access, kubeconfig=self.write_kubeconfig(f"{namespace}-{name}", access)
+        )
 
     def add_node(
         self, name: str, *, labels: Mapping[str, str] | None = None, taints: Sequence[Object] = (),
@@ -113,7 +115,7 @@ class Cluster:
             self.add_node(name, labels={"type": "kwok", **(labels or {})}, annotations={KWOK_NODE: "fake"})
         return names
 
-    def write_kubeconfig(self, name: str, access: Access) -> Path:
+    def write_kubeconfig(self, name: str, access: ApiAccess) -> Path:
         """A kubeconfig of that name, readable by nobody else."""
         path = self.root / f"{name}.kubeconfig"
         path.touch(mode=0o600)
@@ -154,7 +156,7 @@ class Cluster:
         self.stop()
 
 
-def _access(view: Mapping[str, Any]) -> Access:
+def _access(view: Mapping[str, Any]) -> ApiAccess:
     cluster, user = view["clusters"][0]["cluster"], (view.get("users") or [{}])[0].get("user", {})
     if "exec" in user or "auth-provider" in user:
         raise Missing("KUBECONFIG has a user that needs a program: give one with a token or a certificate")
@@ -162,7 +164,7 @@ def _access(view: Mapping[str, Any]) -> Access:
     def pem(section: Mapping[str, Any], key: str) -> str:
         return base64.b64decode(section.get(f"{key}-data", "")).decode()
 
-    return Access(
+    return ApiAccess(
         server=cluster["server"], authority=pem(cluster, "certificate-authority"), token=user.get("token", ""),
         certificate=pem(user, "client-certificate"), key=pem(user, "client-key"),
     )  # fmt: skip

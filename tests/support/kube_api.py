@@ -29,7 +29,7 @@ class ApiError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class ApiAccess:
     """How to reach a cluster as somebody. The certificate authority and the client's certificate are PEM."""
 
     server: str
@@ -60,10 +60,10 @@ class Access:
         )
 
 
-class Api:
+class ApiClient:
     """One client; safe to be used by many threads."""
 
-    def __init__(self, access: Access, *, connections: int = 20) -> None:
+    def __init__(self, access: ApiAccess, *, connections: int = 20) -> None:
         self._server = access.server
         headers = {"Accept": "application/json"}
         if access.token:
@@ -107,7 +107,7 @@ class Api:
         """One call, never repeated. Raises ApiError, or urllib3's HTTPError if the server is not there."""
         answer = self._pool.request(
             method, self._url(path, query), body=None if content is None else json.dumps(content),
-            headers=self._pool.headers | {"Content-Type": kind}, timeout=timeout_s,
+            headers={**self._pool.headers, "Content-Type": kind}, timeout=timeout_s,
         )  # fmt: skip
         text = answer.data.decode()
         if answer.status >= 300:
@@ -115,7 +115,7 @@ class Api:
         found: Object = json.loads(text) if text.startswith("{") else {"text": text}
         return found
 
-    def watch(self, path: str, *, seconds: int, **query: str) -> Watch:
+    def watch(self, path: str, *, seconds: int, **query: str) -> ApiWatch:
         """What happens from a resourceVersion on, until the server ends it."""
         asked = query | {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(seconds)}
         answer = self._pool.request(
@@ -123,7 +123,7 @@ class Api:
         )  # fmt: skip
         if answer.status >= 300:
             raise ApiError(answer.status, _message(answer.data.decode()))
-        return Watch(answer)
+        return ApiWatch(answer)
 
     def close(self) -> None:
         self._pool.clear()
@@ -132,7 +132,7 @@ class Api:
         return f"{self._server}{path}" + (f"?{urlencode(query)}" if query else "")
 
 
-class Watch:
+class ApiWatch:
     """A stream of events: (type, object)."""
 
     def __init__(self, answer: urllib3.BaseHTTPResponse) -> None:
@@ -162,7 +162,7 @@ def _message(text: str) -> str:
         return text
 
 
-def _present(context: ssl.SSLContext, access: Access) -> None:
+def _present(context: ssl.SSLContext, access: ApiAccess) -> None:
     """Give the client's certificate, which ssl takes only from files."""
     if access.certificate:
         with tempfile.TemporaryDirectory(prefix="wp-kube-cert-") as place:

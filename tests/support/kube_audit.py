@@ -20,7 +20,7 @@ POLICY = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class AuditedRequest:
     """One call as the API server recorded it."""
 
     verb: str
@@ -47,7 +47,7 @@ def marker(number: int) -> str:
     return f"/version?settle={number}"
 
 
-def recorded(log: Path, since: int) -> Iterator[Request]:
+def recorded(log: Path, since: int) -> Iterator[AuditedRequest]:
     """What stands in the log from that byte on; a line that is not yet whole is left out."""
     with log.open("rb") as lines:
         lines.seek(since)
@@ -58,10 +58,10 @@ def recorded(log: Path, since: int) -> Iterator[Request]:
                 yield _request(record)
 
 
-def _request(record: Mapping[str, Any]) -> Request:
+def _request(record: Mapping[str, Any]) -> AuditedRequest:
     what = record.get("objectRef", {})
     resource = "/".join(word for word in (what.get("resource"), what.get("subresource")) if word)
-    return Request(
+    return AuditedRequest(
         verb=record["verb"], resource=resource, user=record["user"].get("username", ""),
         code=record.get("responseStatus", {}).get("code", 0), namespace=what.get("namespace", ""),
         name=what.get("name", ""), path=record["requestURI"],

@@ -1,6 +1,6 @@
 """A real Kubernetes cluster of our own for tests, on free loopback ports.
 
-    with KubeCluster(Part.CONTROLLERS, Part.SCHEDULER) as cluster:
+    with KubeCluster(ClusterPart.CONTROLLERS, ClusterPart.SCHEDULER) as cluster:
         namespace = cluster.namespace("pool")
         user = cluster.user("pool", namespace, [rule("pods", "get", "list")])
         marker = cluster.mark()
@@ -27,19 +27,19 @@ from typing import Self
 
 import urllib3
 
-from pool.embedded.ports import free_port
+from pool.ops.up.ports import free_port
 from tests.support import kube_audit, kube_binaries
 from tests.support.kube_any import ADMIN, KWOK_NODE, Cluster
-from tests.support.kube_api import Access, ApiError
-from tests.support.kube_audit import Request
-from tests.support.kube_processes import Children
+from tests.support.kube_api import ApiAccess, ApiError
+from tests.support.kube_audit import AuditedRequest
+from tests.support.kube_processes import ServerProcesses
 from tests.support.waiting import eventually
 
 STAGES = kube_binaries.SOURCES / "stages.yaml"
 START_LIMIT_S = 60.0
 
 
-class Part(StrEnum):
+class ClusterPart(StrEnum):
     """What a cluster may have beside etcd and the API server; its name is its user's in the audit log."""
 
     CONTROLLERS = "kube-controller-manager"
@@ -48,18 +48,18 @@ class Part(StrEnum):
 
 
 KUBELET = "hollow-kubelet"
-USERS = (ADMIN, KUBELET, *Part)
+USERS = (ADMIN, KUBELET, *ClusterPart)
 
 
 class KubeCluster(Cluster):
     """A cluster of our own. Kill and restart lose nothing that was written."""
 
-    def __init__(self, *parts: Part, limits: Sequence[str] = ()) -> None:
+    def __init__(self, *parts: ClusterPart, limits: Sequence[str] = ()) -> None:
         """`limits` are further options of the API server, such as --max-requests-inflight=10."""
         self._bin = kube_binaries.find((*kube_binaries.SHORTEST, *parts))
         self._parts = parts
         self._limits = limits
-        self._children = Children()
+        self._children = ServerProcesses()
         self._marks = itertools.count()
         self._apiserver: subprocess.Popen[bytes] | None = None
         self._tokens = {user: secrets.token_hex(16) for user in USERS}
@@ -78,7 +78,7 @@ class KubeCluster(Cluster):
             self._children.close()
             shutil.rmtree(root, ignore_errors=True)
             raise
-        self.has_scheduler = Part.SCHEDULER in parts
+        self.has_scheduler = ClusterPart.SCHEDULER in parts
         self.is_borrowed = False
 
     def start(self) -> Self:
@@ -91,16 +91,16 @@ class KubeCluster(Cluster):
 
     def namespace(self, name: str, *, security: str = "restricted") -> str:
         made = super().namespace(name, security=security)
-        if Part.CONTROLLERS in self._parts:
+        if ClusterPart.CONTROLLERS in self._parts:
             # Pods are refused until the controllers have given the namespace its service account.
             path = f"/api/v1/namespaces/{made}/serviceaccounts/default"
             eventually(lambda: self.api.find(path), within_s=30)
         return made
 
-    def access_of(self, user: str) -> Access:
+    def access_of(self, user: str) -> ApiAccess:
         """How one of USERS reaches it; they may do anything."""
         authority = (self.root / "certs" / "apiserver.crt").read_text()
-        return Access(server=self.server, authority=authority, token=self._tokens[user])
+        return ApiAccess(server=self.server, authority=authority, token=self._tokens[user])
 
     @property
     def server(self) -> str:
@@ -126,13 +126,13 @@ class KubeCluster(Cluster):
         self._settle()
         return self._audit.stat().st_size
 
-    def requests(self, since: int = 0) -> list[Request]:
+    def requests(self, since: int = 0) -> list[AuditedRequest]:
         """What was asked of the API server since then, and answered by now; its own calls to itself are left out."""
         self._settle()
         return [r for r in kube_audit.recorded(self._audit, since) if not r.is_marker]
 
     def log(self, part: str) -> str:
-        """What a server has said: etcd, kube-apiserver, or a Part."""
+        """What a server has said: etcd, kube-apiserver, or a part of the control plane."""
         path = self.root / f"{part}.log"
         return path.read_text() if path.exists() else ""
 
@@ -179,7 +179,7 @@ class KubeCluster(Cluster):
     def _launch_apiserver(self) -> None:
         # Its own TLS key signs the tokens of service accounts, so that no other key has to be made.
         certs, key = self.root / "certs", str(self.root / "certs" / "apiserver.key")
-        off = [] if Part.CONTROLLERS in self._parts else ["ServiceAccount", "TaintNodesByCondition"]
+        off = [] if ClusterPart.CONTROLLERS in self._parts else ["ServiceAccount", "TaintNodesByCondition"]
         options = {
             "etcd-servers": f"http://127.0.0.1:{self._etcd_port}",
             "bind-address": "127.0.0.1",
@@ -202,10 +202,10 @@ class KubeCluster(Cluster):
         argv = [str(self._bin / "kube-apiserver"), *_options(options), *self._limits]
         self._apiserver = self._children.start(argv, log=self.root / "kube-apiserver.log", env=self._env())
 
-    def _command(self, part: Part) -> list[str]:
+    def _command(self, part: ClusterPart) -> list[str]:
         options = {"kubeconfig": str(self.root / f"{part}.kubeconfig")}
         match part:
-            case Part.KWOK:
+            case ClusterPart.KWOK:
                 options |= {
                     "config": str(STAGES),
                     "manage-nodes-with-annotation-selector": f"{KWOK_NODE}=fake",
@@ -213,7 +213,7 @@ class KubeCluster(Cluster):
                     # Without leases the controllers take its nodes for lost after a while.
                     "node-lease-duration-seconds": "40",
                 }
-            case Part.SCHEDULER | Part.CONTROLLERS:
+            case ClusterPart.SCHEDULER | ClusterPart.CONTROLLERS:
                 # Their own limits are made for large clusters with many more of them, and would be what a test at scale measures.
                 options |= {
                     "leader-elect": "false",
@@ -221,7 +221,7 @@ class KubeCluster(Cluster):
                     "kube-api-qps": "1000",
                     "kube-api-burst": "2000",
                 }
-        if part is Part.CONTROLLERS:
+        if part is ClusterPart.CONTROLLERS:
             options["service-account-private-key-file"] = str(self.root / "certs" / "apiserver.key")
             options["root-ca-file"] = str(self.root / "certs" / "apiserver.crt")
             options["concurrent-gc-syncs"] = "50"

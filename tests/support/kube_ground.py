@@ -13,14 +13,15 @@ from typing import Any
 
 import yaml
 
-from pool import tokens, wiring
+from pool import wiring
+from pool.core import tokens
+from pool.core.settings import KubernetesSettings, PoolSettings, Profile, Settings
 from pool.drivers.kubernetes import manifests
 from pool.drivers.kubernetes.driver import KubernetesDriver
-from pool.drivers.port import LABEL_POOL, LABEL_WORKER, Pod, PodSpec, Role
-from pool.settings import KubernetesSettings, PoolSettings, Profile, Settings
+from pool.drivers.port import LABEL_POOL, LABEL_WORKER, Pod, PodRole, PodSpec
 from tests.support.fault_proxy import FaultProxy
 from tests.support.hollow_kubelet import HollowKubelet
-from tests.support.kube_any import Cluster, User
+from tests.support.kube_any import Cluster, ClusterUser
 from tests.support.kube_api import ApiError, Object
 from tests.support.local_ground import MASTER_KEY, auth, call
 from tests.support.waiting import eventually
@@ -75,8 +76,8 @@ class KubeGround:
         self._kubelet.missing_images.add(image)
         return replace(profile, image=image)
 
-    def spec(self, name: str = "w-one", *, role: Role = Role.WORKER) -> PodSpec:
-        secret = tokens.worker_key(MASTER_KEY, name) if role is Role.WORKER else ""
+    def spec(self, name: str = "w-one", *, role: PodRole = PodRole.WORKER) -> PodSpec:
+        secret = tokens.worker_key(MASTER_KEY, name) if role is PodRole.WORKER else ""
         return PodSpec(
             name=name, profile="default", revision="rev-1", image="image:1", cpu_millicores=100,
             memory_mib=64, port=8080, grace_s=300, secret=secret, role=role,
@@ -153,6 +154,6 @@ def rules(kind: str) -> list[Object]:
     return [rule for role in roles if role["kind"] == kind for rule in role["rules"]]
 
 
-def least_privileged(cluster: Cluster, namespace: str) -> User:
+def least_privileged(cluster: Cluster, namespace: str) -> ClusterUser:
     """Somebody who may do exactly what the roles beside the driver say."""
     return cluster.user("warmpool", namespace, rules("Role"), cluster_rules=rules("ClusterRole"))

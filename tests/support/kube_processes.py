@@ -11,7 +11,7 @@ from pathlib import Path
 _TIED = shutil.which("setpriv")
 
 
-class Children:
+class ServerProcesses:
     """Starts processes and forgets none."""
 
     def __init__(self) -> None:

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from pool.processes import ProcessRef
+from pool.drivers.local.processref import ProcessRef
 from tests.support.waiting import eventually
 
 # What was told to end, ends within this time.
 _ENDING_S = 10.0
 
 
-class Ground:
+class TestFolder:
     """The folder, from the first moment to the last. A process names it in its command line, environment or working directory."""
 
     def __init__(self) -> None:
@@ -43,10 +43,10 @@ class Ground:
         return left
 
 
-class Watch:
+class LeftoverWatch:
     """Nothing is left behind, or the run has failed: as a plugin of the process that leads it."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: TestFolder) -> None:
         self._ground = ground
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)

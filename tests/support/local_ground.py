@@ -9,15 +9,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from pool import processes, tokens
-from pool.clock import SystemClock
-from pool.drivers import contract
+from pool.core import names, tokens
+from pool.core.clock import SystemClock
+from pool.core.settings import Profile
+from pool.drivers.local import processref as processes
 from pool.drivers.local.driver import LocalDriver
-from pool.drivers.port import Pod, PodSpec, Role
-from pool.settings import Profile
+from pool.drivers.port import Pod, PodRole, PodSpec
 from tests.support.waiting import eventually
 
 MASTER_KEY = b"a master key that only tests know"
@@ -45,8 +45,8 @@ class LocalGround:
     def unstartable(self, profile: Profile) -> Profile:
         return replace(profile, command=("/there/is/no/such/program",))
 
-    def spec(self, name: str = "w-one", *, role: Role = Role.WORKER) -> PodSpec:
-        secret = tokens.worker_key(MASTER_KEY, name) if role is Role.WORKER else ""
+    def spec(self, name: str = "w-one", *, role: PodRole = PodRole.WORKER) -> PodSpec:
+        secret = tokens.worker_key(MASTER_KEY, name) if role is PodRole.WORKER else ""
         return PodSpec(
             name=name, profile="default", revision="rev-1", image="image:1", cpu_millicores=100,
             memory_mib=64, port=8080, grace_s=300, secret=secret, role=role,
@@ -128,7 +128,7 @@ class LocalGround:
             env = (entry / "environ").read_bytes()
         except OSError:
             return False
-        ours = f"{contract.STATUS_FILE}={self.root}/".encode() in env
+        ours = f"{names.ENV_STATUS_FILE}={self.root}/".encode() in env
         return ours and identity is not None and identity.alive()
 
 
@@ -138,11 +138,18 @@ def auth(worker: str, claim_id: str = "c-1", epoch: int = 1) -> dict[str, str]:
     return tokens.headers(claim_id, epoch, tokens.token(key, claim_id, epoch))
 
 
+class Reachable(Protocol):
+    """A pod, or a worker that a client holds."""
+
+    @property
+    def endpoint(self) -> str: ...
+
+
 def call(
-    pod: Pod, method: str, path: str, headers: Mapping[str, str] | None = None, body: str | None = None
+    to: Reachable, method: str, path: str, headers: Mapping[str, str] | None = None, body: str | None = None
 ) -> tuple[int, Any]:
     """One request to a worker: status and JSON."""
-    connection = http.client.HTTPConnection(urlsplit(pod.endpoint).netloc, timeout=10)
+    connection = http.client.HTTPConnection(urlsplit(to.endpoint).netloc, timeout=10)
     try:
         connection.request(method, path, body=body, headers=dict(headers or {}))
         response = connection.getresponse()

@@ -6,7 +6,7 @@ from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from pool.deps import Deps
+from pool.lifecycle.deps import Deps
 from pool.store import Store
 from tests.support.crash_points import a_life
 from tests.support.interleaving import Grain, Order, orders

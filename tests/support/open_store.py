@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pool.store import Tx
+from pool.store import Tx, rules
 
 
 class OpenStore:
-    """On Postgres."""
-
-    is_postgres = True
+    """Every write and read is that transaction."""
 
     def __init__(self, tx: Tx) -> None:
         self._tx = tx
@@ -22,5 +20,5 @@ class OpenStore:
 
     read = write
 
-    def ask(self, statement: str, argument: str) -> str:
-        return str(self._tx.exec_driver_sql(statement, (argument,)).scalar_one())
+    def ask(self, statement: str, argument: str) -> str | None:
+        return rules.Within(self._tx).ask(statement, argument)

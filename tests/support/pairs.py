@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from pool import activating as activation
-from pool import claiming, observing, retiring, spawning, stamping
-from pool.after import After
-from pool.contract import Acquire, Cancel, Granted, Pending, RefusedAnswer, Release, Renew
-from pool.deps import Deps
-from pool.ids import ClaimId, OrgId, ProfileName, RequestPk, WorkerId
+from pool.core.contract import Acquire, Cancel, Granted, Pending, RefusedAnswer, Release, Renew
+from pool.core.ids import ClaimId, OrgId, ProfileName, RequestPk, WorkerId
+from pool.core.records import Held, ReplyTo, SeenWorker
+from pool.core.states import MoveReason, State
+from pool.lifecycle import activating as activation
+from pool.lifecycle import claiming, observing, retiring, spawning, stamping
+from pool.lifecycle.deps import Deps
+from pool.lifecycle.effects import Effects
 from pool.passes import reap, reconcile_warm, sweep_orphans, sweep_stuck
 from pool.passes.running import Run
-from pool.records import Held, ReplyTo, Seen
-from pool.states import State
 from pool.store import orgs, workers
-from tests.support.convergence import Life
+from tests.support.convergence import WorkerLife
 from tests.support.interleaving import Verb
 
 DEFAULT = ProfileName("default")
@@ -33,8 +33,8 @@ class Pair:
     had its worker locked and then left it."""
 
     name: str
-    prepare: Callable[[Life], None]
-    verbs: Callable[[Life], tuple[Verb, Verb]]
+    prepare: Callable[[WorkerLife], None]
+    verbs: Callable[[WorkerLife], tuple[Verb, Verb]]
     mended: Verb | None = None
     may_miss: bool = False
 
@@ -43,15 +43,15 @@ PAIRS: dict[str, Pair] = {}
 
 
 def _pair(
-    name: str, prepare: Callable[[Life], None], **allowed: Any
-) -> Callable[[Callable[[Life], tuple[Verb, Verb]]], None]:
-    def add(verbs: Callable[[Life], tuple[Verb, Verb]]) -> None:
+    name: str, prepare: Callable[[WorkerLife], None], **allowed: Any
+) -> Callable[[Callable[[WorkerLife], tuple[Verb, Verb]]], None]:
+    def add(verbs: Callable[[WorkerLife], tuple[Verb, Verb]]) -> None:
         PAIRS[name] = Pair(name=name, prepare=prepare, verbs=verbs, **allowed)
 
     return add
 
 
-def ended(life: Life, results: tuple[object, ...]) -> tuple[Any, ...]:
+def ended(life: WorkerLife, results: tuple[object, ...]) -> tuple[Any, ...]:
     """How it ended, without ids: answers, and the rows that matter."""
     world = life.world
     rows = Counter((str(w.state), w.org, w.epoch, w.leaving_since is None) for w in world.workers())
@@ -59,7 +59,8 @@ def ended(life: Life, results: tuple[object, ...]) -> tuple[Any, ...]:
     asked = Counter((r.org, r.request_id, r.state, r.reason) for r in world.rows("requests"))
     in_use = tuple((o.id, o.in_use, o.parked) for o in sorted(world.rows("orgs"), key=lambda o: o.id))
     stamped = Counter((p.annotations.get("warmpool.dev/org"), p.epoch) for p in world.driver.pods.values())
-    return tuple(map(_plain, results)), *map(_sorted, (rows, claims, asked, stamped)), in_use
+    counted = (_sorted(rows), _sorted(claims), _sorted(asked), _sorted(stamped))
+    return tuple(map(_plain, results)), *counted, in_use
 
 
 MISSED = ("refused", "no_warm_worker")
@@ -133,11 +134,11 @@ def part(room: ModuleType, step: str, *given: Any) -> Verb:
     return run
 
 
-def drain(worker: Seen) -> Verb:
+def drain(worker: SeenWorker) -> Verb:
     def run(deps: Deps) -> object:
-        after = After()
+        after = Effects()
         with deps.store.write() as tx:
-            outcome = retiring.drain(tx, after, worker, deps.by("test"))
+            outcome = retiring.drain(tx, after, worker, deps.by(MoveReason.SURPLUS))
         return outcome, *(retiring.retire(deps, w) for w in after.retire)
 
     return run
@@ -163,14 +164,14 @@ def refill_and_spawn(deps: Deps) -> object:
     return tuple(spawning.spawn(deps, slot.id) for slot in slots)
 
 
-def seen(life: Life, worker_id: str) -> Verb:
+def seen(life: WorkerLife, worker_id: str) -> Verb:
     """The watch tells of this pod as it is now."""
     pod = life.world.driver.pods[worker_id]
     return lambda deps: observing.observe(deps, pod)
 
 
-def lose(worker: Seen) -> Verb:
-    return lambda deps: observing.lose(deps, worker, "its pod is gone")
+def lose(worker: SeenWorker) -> Verb:
+    return lambda deps: observing.lose(deps, worker, deps.by(MoveReason.POD_GONE))
 
 
 def stamp(worker_id: str) -> Verb:
@@ -189,47 +190,47 @@ def set_org(org: str, **settings: Any) -> Verb:
 # Moments.
 
 
-def one_warm(life: Life) -> None:
+def one_warm(life: WorkerLife) -> None:
     life.world.profile(warm_target=0)
     life.world.org("acme")
     life.world.org("bolt")
     life.world.warm(1)
 
 
-def two_warm_one_allowed(life: Life) -> None:
+def two_warm_one_allowed(life: WorkerLife) -> None:
     one_warm(life)
     life.world.warm(1)
     life.world.org("acme", cap=1)
 
 
-def surplus(life: Life) -> None:
+def surplus(life: WorkerLife) -> None:
     one_warm(life)
     life.world.pass_time(400)
 
 
-def held(life: Life) -> None:
+def held(life: WorkerLife) -> None:
     one_warm(life)
     life.world.granted("acme", request_id="before", lease_s=5)
 
 
-def overdue(life: Life) -> None:
+def overdue(life: WorkerLife) -> None:
     held(life)
     for _n in range(3):
         life.world.pass_time(8)
         life.world.canary()
 
 
-def parked(life: Life) -> None:
+def parked(life: WorkerLife) -> None:
     held(life)
     life.world.release(_claim(life), "clean")
 
 
-def parked_too_long(life: Life) -> None:
+def parked_too_long(life: WorkerLife) -> None:
     parked(life)
     life.world.pass_time(100)
 
 
-def floor_of_one(life: Life) -> None:
+def floor_of_one(life: WorkerLife) -> None:
     life.world.profile(warm_target=0)
     life.world.org("acme", hot_idle_floor=1)
     life.world.warm(2)
@@ -238,7 +239,7 @@ def floor_of_one(life: Life) -> None:
     life.world.pass_time(100)
 
 
-def floor_of_one_at_the_cap(life: Life) -> None:
+def floor_of_one_at_the_cap(life: WorkerLife) -> None:
     """The one that was parked first ends last, so that a reap and whoever makes room choose differently."""
     life.world.profile(warm_target=0)
     life.world.org("acme", hot_idle_floor=1)
@@ -250,36 +251,36 @@ def floor_of_one_at_the_cap(life: Life) -> None:
     life.world.pass_time(100)
 
 
-def reserved(life: Life) -> None:
+def reserved(life: WorkerLife) -> None:
     life.world.profile(warm_target=0, activation_path="/configure")
     life.world.org("acme")
     life.world.warm(1)
     life.world.acquire("acme", request_id="r1")
 
 
-def silent(life: Life) -> None:
+def silent(life: WorkerLife) -> None:
     reserved(life)
     life.world.pass_time(60)
 
 
-def waiting(life: Life) -> None:
+def waiting(life: WorkerLife) -> None:
     held(life)
     life.world.acquire("bolt", request_id="r1", wait_s=3600, task_id="bolt-r1")
 
 
-def waiting_for_own(life: Life) -> None:
+def waiting_for_own(life: WorkerLife) -> None:
     held(life)
     life.world.acquire("acme", request_id="r1", wait_s=3600, task_id="acme-r1")
 
 
-def given_up_waiting(life: Life) -> None:
+def given_up_waiting(life: WorkerLife) -> None:
     """His time is over, and nobody has told him yet."""
     held(life)
     life.world.acquire("acme", request_id="r1", wait_s=5, task_id="acme-r1")
     life.world.pass_time(6)
 
 
-def almost_ready(life: Life) -> None:
+def almost_ready(life: WorkerLife) -> None:
     life.world.profile(warm_target=1)
     life.world.org("acme")
     life.world.refill()
@@ -288,36 +289,36 @@ def almost_ready(life: Life) -> None:
     life.world.driver.become_ready(slot.id)
 
 
-def missed(life: Life) -> None:
+def missed(life: WorkerLife) -> None:
     life.world.profile(warm_target=2)
     life.world.org("acme")
     life.world.refused("acme")
 
 
-def short_of_one(life: Life) -> None:
+def short_of_one(life: WorkerLife) -> None:
     one_warm(life)
     life.world.profile(warm_target=2)
 
 
-def stuck_slot(life: Life) -> None:
+def stuck_slot(life: WorkerLife) -> None:
     almost_ready(life)
     life.world.pass_time(130)
 
 
-def _claim(life: Life) -> str:
+def _claim(life: WorkerLife) -> str:
     return str(next(c.id for c in life.world.rows("claims") if c.ended_at is None))
 
 
-def _only(life: Life, *states: State) -> Seen:
+def _only(life: WorkerLife, *states: State) -> SeenWorker:
     return life.world.workers(*states)[0]
 
 
-def _held(life: Life) -> Held:
+def _held(life: WorkerLife) -> Held:
     worker = _only(life, State.RESERVED)
     return Held(worker_id=worker.id, claim_id=ClaimId(worker.claim_id or ""), epoch=worker.epoch)
 
 
-def _pk(life: Life) -> RequestPk:
+def _pk(life: WorkerLife) -> RequestPk:
     return RequestPk(next(r.pk for r in life.world.rows("requests") if r.request_id == "r1"))
 
 

@@ -11,7 +11,8 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
-from pool.clock import SystemClock
+from pool.core.clock import SystemClock
+from pool.core.errors import Forbidden, InvalidInput, Refused, Transient
 from pool.drivers.port import (
     LABEL_PROFILE,
     LABEL_ROLE,
@@ -19,14 +20,13 @@ from pool.drivers.port import (
     NOTE_REVISION,
     Gone,
     Listing,
-    Phase,
     Pod,
+    PodPhase,
     PodSpec,
     Stamp,
     StampResult,
     Word,
 )
-from pool.errors import Forbidden, InvalidInput, Refused, Transient
 
 _NEUTRAL = Stamp(org=None, claim_id=None, epoch=0, busy=False)
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -65,7 +65,7 @@ class PodlessCluster:
         """A container that has ended, or has nothing to finish, goes at once; one that is busy, or does not listen, has its grace."""
         wanted_s = self.graces_s.get(pod.name, _DEFAULT_GRACE_S) if grace_s is None else grace_s
         left_s = min(wanted_s, self.left_s.get(pod.name, math.inf))
-        lingers = pod.phase is Phase.RUNNING and self.words.get(pod.name, Word.UNUSED) is not Word.UNUSED
+        lingers = pod.phase is PodPhase.RUNNING and self.words.get(pod.name, Word.UNUSED) is not Word.UNUSED
         if not lingers or left_s <= 0:
             self.take_away(pod.name)
             return
@@ -162,7 +162,7 @@ class PodlessDriver:
                         name=spec.name,
                         uid=self.cluster.next_uid(),
                         version="",
-                        phase=Phase.PENDING,
+                        phase=PodPhase.PENDING,
                         ready=False,
                         terminating=False,
                         image=spec.image,
@@ -232,7 +232,7 @@ class PodlessDriver:
     def word(self, pod: Pod) -> Word:
         self._called("word", pod.name)
         now = self.pods.get(pod.name)
-        if now is None or now.uid != pod.uid or now.phase is Phase.ENDED:
+        if now is None or now.uid != pod.uid or now.phase is PodPhase.ENDED:
             return Word.UNUSED
         # One that has no address yet can not be asked.
         return self.words.get(pod.name, Word.UNUSED) if now.endpoint else Word.SILENT
@@ -256,7 +256,11 @@ class PodlessDriver:
 
     def become_ready(self, name: str, endpoint: str = "") -> None:
         self.change(
-            name, phase=Phase.RUNNING, ready=True, endpoint=endpoint or f"http://{name}:8080", node="node-1"
+            name,
+            phase=PodPhase.RUNNING,
+            ready=True,
+            endpoint=endpoint or f"http://{name}:8080",
+            node="node-1",
         )
 
     def change(self, name: str, **changes: object) -> None:
@@ -275,11 +279,11 @@ class PodlessDriver:
         for pod in self.pods.values():
             self._news.put(pod)
 
-    def drain_events(self) -> list[Pod | Gone]:
+    def drain_events(self) -> tuple[Pod | Gone, ...]:
         events: list[Pod | Gone] = []
         while not self._news.empty():
             events.append(self._news.get())
-        return events
+        return tuple(events)
 
     def _called(self, verb: str, name: str) -> None:
         self.calls.append((verb, name))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pool.drivers.port import Phase, Pod, PodSpec, Role, Word
+from pool.drivers.port import Pod, PodPhase, PodRole, PodSpec, Word
 from tests.support.podless import PodlessCluster, PodlessDriver
 
 
@@ -18,10 +18,10 @@ class PodlessGround:
     def driver(self) -> PodlessDriver:
         return PodlessDriver(self.cluster)
 
-    def spec(self, name: str = "w-one", *, role: Role = Role.WORKER) -> PodSpec:
+    def spec(self, name: str = "w-one", *, role: PodRole = PodRole.WORKER) -> PodSpec:
         return PodSpec(
             name=name, profile="default", revision="rev-1", image="image:1", cpu_millicores=100,
-            memory_mib=64, port=8080, grace_s=300, secret="key" if role is Role.WORKER else "", role=role,
+            memory_mib=64, port=8080, grace_s=300, secret="key" if role is PodRole.WORKER else "", role=role,
         )  # fmt: skip
 
     def make_ready(self, pod: Pod) -> Pod:
@@ -38,7 +38,7 @@ class PodlessGround:
             self.cluster.take_away(pod.name)
 
     def make_container_die(self, pod: Pod) -> None:
-        self.driver().change(pod.name, phase=Phase.ENDED, ready=False, trouble="killed", exit_code=137)
+        self.driver().change(pod.name, phase=PodPhase.ENDED, ready=False, trouble="killed", exit_code=137)
 
     def make_unaskable(self, pod: Pod) -> None:
         self.cluster.words[pod.name] = Word.SILENT

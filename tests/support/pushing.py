@@ -9,9 +9,9 @@ from typing import Any, Self
 
 import redis
 
-from pool import signing
-from pool.ids import RandomIds, new_task_id
-from pool.signing import OrgKey
+from pool.core import names
+from pool.core.ids import RandomIds, new_task_id
+from pool.core.signing import OrgKey
 from tests.support.hostile_draft import Draft
 from tests.support.system import System
 from tests.support.waiting import eventually
@@ -27,7 +27,7 @@ class Sender:
         # A blocked pop outlasts the client's own timeout.
         self.redis = redis.Redis.from_url(system.redis.url, socket_timeout=2 * ANSWERED_WITHIN_S)
         self.address = (
-            f"{signing.REPLY_PREFIX}{'' if key is None else key.org + ':'}sender.{RandomIds().token()}"
+            f"{names.REPLY_PREFIX}{'' if key is None else key.org + ':'}sender.{RandomIds().token()}"
         )
         self._system = system
         self._key = key
@@ -54,7 +54,7 @@ class Sender:
 
     def answers(self, count: int = 1) -> list[dict[str, Any]]:
         """The next so many answers on the reply list."""
-        found = []
+        found: list[dict[str, Any]] = []
         for _ in range(count):
             popped = self.redis.blpop([self.address], timeout=ANSWERED_WITHIN_S)
             assert popped is not None, f"{len(found)} of {count} answers came\n{self._system.tails()}"
@@ -68,7 +68,7 @@ class Sender:
 
     def result(self, draft: Draft, *, within_s: float = ANSWERED_WITHIN_S) -> dict[str, Any]:
         """The Celery result of a call without a reply list."""
-        raw = eventually(lambda: self.redis.get(f"celery-task-meta-{draft.task_id}"), within_s=within_s)
+        raw: Any = eventually(lambda: self.redis.get(f"celery-task-meta-{draft.task_id}"), within_s=within_s)
         return dict(json.loads(raw)["result"])
 
     def nothing_came(self) -> bool:

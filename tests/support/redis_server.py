@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Self
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
-from pool.embedded.ports import free_port
+from pool.ops.up.ports import free_port
 
 START_LIMIT_S = 10.0
 STOP_LIMIT_S = 10.0
@@ -110,7 +112,7 @@ class RedisServer:
 
     def _wait_until_it_answers(self, process: subprocess.Popen[bytes]) -> None:
         pause = threading.Event()
-        with redis.Redis(port=self.port, socket_timeout=1, retry=None) as client:
+        with redis.Redis(port=self.port, socket_timeout=1, retry=Retry(NoBackoff(), 0)) as client:
             for _ in range(int(START_LIMIT_S / POLL_S)):
                 if process.poll() is not None:
                     break

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from pool.cli.app import COMMANDS
-from pool.embedded.ports import free_port
-from pool.settings import PoolSettings
-from tests.support.helm import ROOT, Mounts, Object, Probe, environment, in_image
+from pool.core.settings import PoolSettings
+from pool.ops.cli.app import COMMANDS
+from pool.ops.up.ports import free_port
+from tests.support.helm import ROOT, ChartProbe, Mounts, Object, environment, in_image
 from tests.support.waiting import eventually
 
 START_LIMIT_S = 110.0
@@ -23,7 +23,7 @@ LOOK_EVERY_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
+class ChartGround:
     """What stands in for the cluster: Secrets by name, the mounted configuration, and variables that say where we are."""
 
     folder: Path
@@ -34,7 +34,7 @@ class Ground:
 class Running:
     """One container of the chart, running."""
 
-    def __init__(self, name: str, container: Object, ground: Ground) -> None:
+    def __init__(self, name: str, container: Object, ground: ChartGround) -> None:
         self.name = name
         self._container = container
         home = ground.folder / name
@@ -59,7 +59,7 @@ class Running:
         }
         probes = {kind: container[kind] for kind in ("startupProbe", "livenessProbe", "readinessProbe")}
         self.startup, self.liveness, self.readiness = (
-            Probe(spec=spec, mounts=mounts, port=self.port) for spec in probes.values()
+            ChartProbe(spec=spec, mounts=mounts, port=self.port) for spec in probes.values()
         )
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -95,7 +95,7 @@ class Running:
     def log(self) -> str:
         return self.log_file.read_text(errors="replace")
 
-    def _wait(self, probe: Probe) -> None:
+    def _wait(self, probe: ChartProbe) -> None:
         eventually(lambda: probe.look() or not self.alive(), within_s=START_LIMIT_S, every_s=LOOK_EVERY_S)
         assert self.alive(), f"{self.name} ended with {self.ends()}:\n{self.log()[-3000:]}"
 

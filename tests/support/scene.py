@@ -11,21 +11,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol, Self, TypeVar
 
+from pool.core.keys import Keyring
+from pool.core.records import with_detail
+from pool.core.settings import Profile
+from pool.core.states import State
 from pool.drivers.port import Driver, Gone, Listing, Pod
-from pool.keys import Keyring
-from pool.settings import Profile
-from pool.states import State
 from pool.store import Store, journal
-from tests.contracts.driver import Ground
+from tests.contracts.driver import DriverGround
 from tests.support.local_ground import MASTER_KEY
 from tests.support.waiting import eventually
-from tests.support.world import Stage
+from tests.support.world import WorldStage
 
 T = TypeVar("T")
 SOON_S = 40.0
 
 
-class PoolGround(Ground, Protocol):
+class PoolGround(DriverGround, Protocol):
     """Where a whole pool stands."""
 
     def driver_of(self, profiles: Mapping[str, Profile]) -> Driver:
@@ -66,10 +67,10 @@ class FollowedDriver:
         """All pods as they are now, but those that are going."""
         return {pod.name: pod for pod in self._driver.list().pods if not pod.terminating}
 
-    def drain_events(self) -> list[Pod | Gone]:
+    def drain_events(self) -> tuple[Pod | Gone, ...]:
         with self._lock:
             events, self._events = self._events, []
-        return events
+        return tuple(events)
 
     def become_ready(self, name: str) -> None:
         """Wait until the watch has told that it is."""
@@ -95,7 +96,7 @@ class FollowedDriver:
         return replace(listing, pods=pods)
 
 
-class Scene(Stage[FollowedDriver]):
+class Scene(WorldStage[FollowedDriver]):
     """One replica of everything, on a ground."""
 
     def __init__(self, store: Store, ground: PoolGround) -> None:
@@ -147,7 +148,11 @@ class Scene(Stage[FollowedDriver]):
     def story(self, worker_id: str) -> list[str]:
         """Why each of its moves was made."""
         with self.store.read() as tx:
-            return [e.why for e in journal.since(tx, limit=100_000) if e.worker_id == worker_id]
+            return [
+                with_detail(e.reason, e.detail)
+                for e in journal.since(tx, limit=100_000)
+                if e.worker_id == worker_id
+            ]
 
     def __enter__(self) -> Self:
         return self

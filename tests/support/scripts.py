@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pool import claiming, observing, retiring, stamping
-from pool.after import After
-from pool.drivers.port import Phase, PodSpec, Stamp
-from pool.ids import OrgId, RequestPk, WorkerId
+from pool.core.ids import OrgId, RequestPk, WorkerId
+from pool.core.states import MoveReason, State
+from pool.drivers.port import PodPhase, PodSpec, Stamp
+from pool.lifecycle import claiming, observing, retiring, stamping
+from pool.lifecycle.effects import Effects, transaction
 from pool.passes import PASSES, run_once
 from pool.passes.fallback import reap_if_dark
-from pool.states import State
 from pool.store import orgs
-from tests.support.convergence import Life
+from tests.support.convergence import WorkerLife
 from tests.support.world import STOP
 
 WARM = 2
@@ -28,8 +28,8 @@ class Script:
     """`covers` names the tasks that it shows at work."""
 
     name: str
-    prepare: Callable[[Life], None]
-    act: Callable[[Life], None]
+    prepare: Callable[[WorkerLife], None]
+    act: Callable[[WorkerLife], None]
     covers: tuple[str, ...] = field(default=())
 
 
@@ -37,9 +37,9 @@ SCRIPTS: dict[str, Script] = {}
 
 
 def _script(
-    name: str, prepare: Callable[[Life], None], *covers: str
-) -> Callable[[Callable[[Life], None]], None]:
-    def add(act: Callable[[Life], None]) -> None:
+    name: str, prepare: Callable[[WorkerLife], None], *covers: str
+) -> Callable[[Callable[[WorkerLife], None]], None]:
+    def add(act: Callable[[WorkerLife], None]) -> None:
         SCRIPTS[name] = Script(name=name, prepare=prepare, act=act, covers=covers)
 
     return add
@@ -48,29 +48,29 @@ def _script(
 # Moments to begin from. In each of them somebody holds a worker and lives: whatever happens, it stays his.
 
 
-def bystander(life: Life) -> None:
+def bystander(life: WorkerLife) -> None:
     life.world.profile(warm_target=WARM)
     life.world.warm(1)
     life.hold("bystander", lease_s=3600)
     life.settle()
 
 
-def warm(life: Life) -> None:
+def warm(life: WorkerLife) -> None:
     bystander(life)
     life.settle()
 
 
-def cold(life: Life) -> None:
+def cold(life: WorkerLife) -> None:
     bystander(life)
     life.world.profile(warm_target=0)
     for w in life.world.workers(State.IDLE):
         with life.world.store.write() as tx:
-            retiring.drain(tx, After(), w, life.world.deps.by("test"))
+            retiring.drain(tx, Effects(), w, life.world.deps.by(MoveReason.SURPLUS))
         retiring.retire(life.world.deps, w.id)
     life.settle()
 
 
-def activating(life: Life) -> None:
+def activating(life: WorkerLife) -> None:
     life.world.profile(activation_path="/configure", warm_target=WARM)
     life.world.warm(1)
     life.ask("bystander", task_id="bystander", lease_s=3600)
@@ -78,13 +78,13 @@ def activating(life: Life) -> None:
     assert life.holders
 
 
-def held(life: Life) -> None:
+def held(life: WorkerLife) -> None:
     warm(life)
     life.hold("acme", lease_s=LEASE_S)
     life.settle()
 
 
-def waited_for(life: Life) -> None:
+def waited_for(life: WorkerLife) -> None:
     cold(life)
     life.world.warm(1)
     life.hold("acme", lease_s=LEASE_S)
@@ -92,7 +92,7 @@ def waited_for(life: Life) -> None:
     life.ask("bolt", task_id="waiter", wait_s=3600, lease_s=LEASE_S)
 
 
-def _mine(life: Life) -> str:
+def _mine(life: WorkerLife) -> str:
     return next(c for c, g in life.holders.items() if life.world.worker(g.worker_id).org == "acme")
 
 
@@ -101,46 +101,46 @@ def _mine(life: Life) -> str:
 for _lives, _caller in ((True, "its caller lives"), (False, "its caller dies")):
 
     @_script(f"acquire, warm; {_caller}", warm, "pool.acquire", "pool.stamp", "pool.refill")
-    def _(life: Life, lives: bool = _lives) -> None:
+    def _(life: WorkerLife, lives: bool = _lives) -> None:
         life.ask("acme", task_id="mine", lives=lives, lease_s=LEASE_S)
         life.settle()
 
     @_script(f"acquire, cold; {_caller}", cold, "pool.acquire", "pool.spawn")
-    def _(life: Life, lives: bool = _lives) -> None:
+    def _(life: WorkerLife, lives: bool = _lives) -> None:
         life.ask("acme", task_id="mine", lives=lives, lease_s=LEASE_S, wait_s=20)
         life.world.run_pass("reconcile_warm")
         life.settle()
 
     @_script(f"acquire, activate; {_caller}", activating, "pool.activate")
-    def _(life: Life, lives: bool = _lives) -> None:
+    def _(life: WorkerLife, lives: bool = _lives) -> None:
         life.ask("acme", task_id="mine", lives=lives, lease_s=LEASE_S)
         life.settle()
 
 
-def _parked(life: Life) -> None:
+def _parked(life: WorkerLife) -> None:
     held(life)
     life.release(_mine(life))
     life.settle()
 
 
 @_script("acquire, parked", _parked)
-def _(life: Life) -> None:
+def _(life: WorkerLife) -> None:
     life.ask("acme", task_id="mine", lease_s=LEASE_S)
     life.settle()
 
 
-def _unwilling(life: Life) -> None:
+def _unwilling(life: WorkerLife) -> None:
     activating(life)
     life.world.deps.worker_api.refusals = 1  # type: ignore[attr-defined]
 
 
 @_script("activate, the first worker refuses", _unwilling)
-def _(life: Life) -> None:
+def _(life: WorkerLife) -> None:
     life.ask("acme", task_id="mine", lease_s=LEASE_S)
     life.settle()
 
 
-def _protecting(life: Life) -> None:
+def _protecting(life: WorkerLife) -> None:
     life.world.configure(protect_before_grant=True)
     life.world.profile(warm_target=WARM)
     life.world.warm(1)
@@ -149,37 +149,37 @@ def _protecting(life: Life) -> None:
 
 
 @_script("acquire, protected before it is granted", _protecting)
-def _(life: Life) -> None:
+def _(life: WorkerLife) -> None:
     life.ask("acme", task_id="mine", lease_s=LEASE_S)
     life.settle()
 
 
 @_script("renew", held, "pool.renew", "pool.canary")
-def _(life: Life) -> None:
+def _(life: WorkerLife) -> None:
     life.world.run_task("pool.canary", {})
     life.check_held()
 
 
 @_script("release, clean", held, "pool.release")
-def _(life: Life) -> None:
+def _(life: WorkerLife) -> None:
     life.release(_mine(life))
     life.settle()
 
 
 @_script("release, tainted", held, "pool.retire")
-def _(life: Life) -> None:
+def _(life: WorkerLife) -> None:
     life.release(_mine(life), "tainted")
     life.settle()
 
 
 @_script("release, somebody waits", waited_for)
-def _(life: Life) -> None:
+def _(life: WorkerLife) -> None:
     life.release(_mine(life), "tainted")
     life.settle()
 
 
 @_script("release while activating", activating)
-def _(life: Life) -> None:
+def _(life: WorkerLife) -> None:
     life.ask("acme", task_id="mine", lives=False, lease_s=LEASE_S)
     (claim,) = [w.claim_id for w in life.world.workers(State.RESERVED)]
     life.release(claim or "")
@@ -187,27 +187,27 @@ def _(life: Life) -> None:
 
 
 @_script("cancel while waiting", waited_for, "pool.cancel")
-def _(life: Life) -> None:
+def _(life: WorkerLife) -> None:
     del life.callers["waiter"]
     life.world.cancel("bolt", "waiter")
     life.settle()
 
 
 @_script("cancel while activating", activating)
-def _(life: Life) -> None:
+def _(life: WorkerLife) -> None:
     life.ask("acme", task_id="mine", lives=False, lease_s=LEASE_S)
     life.world.cancel("acme", "mine")
     life.settle()
 
 
-def _overdue(life: Life) -> None:
+def _overdue(life: WorkerLife) -> None:
     cold(life)
     life.ask("bolt", task_id="waiter", wait_s=5, lease_s=LEASE_S)
     life.world.pass_time(6)
 
 
 @_script("a wait is over", _overdue)
-def _(life: Life) -> None:
+def _(life: WorkerLife) -> None:
     (pk,) = [r.pk for r in life.world.rows("requests") if r.request_id == "waiter"]
     claiming.time_out(life.world.deps, RequestPk(pk))
 
@@ -215,7 +215,7 @@ def _(life: Life) -> None:
 # Operators.
 
 
-def _three_held(life: Life) -> None:
+def _three_held(life: WorkerLife) -> None:
     warm(life)
     for _n in range(2):
         life.hold("acme", lease_s=3600)
@@ -224,13 +224,13 @@ def _three_held(life: Life) -> None:
     life.settle()
 
 
-def _set_cap(life: Life, cap: int) -> None:
+def _set_cap(life: WorkerLife, cap: int) -> None:
     with life.world.deps.store.write() as tx:
         orgs.change(tx, OrgId("acme"), {"cap": cap})
 
 
 @_script("org cap lowered", _three_held)
-def _(life: Life) -> None:
+def _(life: WorkerLife) -> None:
     """Nobody loses what he holds; the next one is refused."""
     _set_cap(life, 2)
     life.world.run_pass("reap")
@@ -238,7 +238,7 @@ def _(life: Life) -> None:
     life.settle()
 
 
-def _capped(life: Life) -> None:
+def _capped(life: WorkerLife) -> None:
     warm(life)
     life.world.org("acme", cap=1)
     life.hold("acme", lease_s=3600)
@@ -247,14 +247,14 @@ def _capped(life: Life) -> None:
 
 
 @_script("org cap raised while somebody waits", _capped)
-def _(life: Life) -> None:
+def _(life: WorkerLife) -> None:
     _set_cap(life, 2)
     life.world.run_pass("reconcile_warm")
     life.settle()
 
 
 @_script("image rollout", warm)
-def _(life: Life) -> None:
+def _(life: WorkerLife) -> None:
     """New ones first, then the old ones go; who holds an old one keeps it."""
     life.world.profile(image="warmpool/reference-worker:next")
     life.world.run_pass("reconcile_warm")
@@ -267,51 +267,51 @@ def _(life: Life) -> None:
 # The fleet.
 
 
-def _short_of_one(life: Life) -> None:
+def _short_of_one(life: WorkerLife) -> None:
     warm(life)
     life.world.profile(warm_target=WARM + 1)
 
 
 @_script("spawn", _short_of_one)
-def _(life: Life) -> None:
+def _(life: WorkerLife) -> None:
     life.world.refill()
     life.settle()
 
 
 @_script("spawn, the pod runs another image", _short_of_one)
-def _(life: Life) -> None:
+def _(life: WorkerLife) -> None:
     life.world.refill()
     life.world.deliver("pool.spawn")
-    for name in [n for n, p in life.world.driver.pods.items() if p.phase is Phase.PENDING]:
+    for name in [n for n, p in life.world.driver.pods.items() if p.phase is PodPhase.PENDING]:
         life.world.driver.change(name, image="another")
     life.settle()
 
 
 @_script("retire", warm)
-def _(life: Life) -> None:
+def _(life: WorkerLife) -> None:
     worker = life.world.workers(State.IDLE)[0]
-    after = After()
-    with life.world.deps.store.write() as tx:
-        retiring.drain(tx, after, worker, life.world.deps.by("test"))
-    after.send(life.world.deps)
+    with transaction(life.world.deps) as (tx, after):
+        retiring.drain(tx, after, worker, life.world.deps.by(MoveReason.SURPLUS))
     life.settle()
 
 
 @_script("a pod ends under its holder", held)
-def _(life: Life) -> None:
+def _(life: WorkerLife) -> None:
     granted = life.holders.pop(_mine(life))
-    life.world.driver.change(granted.worker_id, phase=Phase.ENDED, ready=False, trouble="Error", exit_code=1)
+    life.world.driver.change(
+        granted.worker_id, phase=PodPhase.ENDED, ready=False, trouble="Error", exit_code=1
+    )
     life.settle()
 
 
 @_script("an idle pod vanishes", warm)
-def _(life: Life) -> None:
+def _(life: WorkerLife) -> None:
     life.world.driver.take_away(life.world.workers(State.IDLE)[0].id)
     life.settle()
 
 
 @_script("a pod is told to go under its holder", held)
-def _(life: Life) -> None:
+def _(life: WorkerLife) -> None:
     granted = life.holders[_mine(life)]
     life.world.driver.change(granted.worker_id, leaving="its node is drained")
     life.settle()
@@ -320,7 +320,7 @@ def _(life: Life) -> None:
 
 
 @_script("stamp", held)
-def _(life: Life) -> None:
+def _(life: WorkerLife) -> None:
     granted = life.holders[_mine(life)]
     pod = life.world.driver.pods[granted.worker_id]
     life.world.driver.stamp(pod, Stamp(org="acme", claim_id=None, epoch=granted.epoch, busy=False))
@@ -330,7 +330,7 @@ def _(life: Life) -> None:
 # The passes, each with something of everything to do.
 
 
-def _something_of_everything(life: Life) -> None:
+def _something_of_everything(life: WorkerLife) -> None:
     world = life.world
     bystander(life)
     world.profile("big", warm_target=0, probe_path="/healthz")
@@ -355,7 +355,7 @@ def _something_of_everything(life: Life) -> None:
         world.canary()
 
 
-def _leftovers(life: Life) -> None:
+def _leftovers(life: WorkerLife) -> None:
     """Pods without rows, rows without pods, companions without pods; each seen once before."""
     world, driver = life.world, life.world.driver
     driver.secrets["w-gone"] = "s"
@@ -369,13 +369,13 @@ def _leftovers(life: Life) -> None:
     driver.drain_events()
 
 
-def _a_pod(life: Life, name: str) -> None:
+def _a_pod(life: WorkerLife, name: str) -> None:
     shape = {"profile": "default", "revision": "", "image": "i", "cpu_millicores": 1, "memory_mib": 1}
     life.world.driver.create(PodSpec(name=name, port=1, grace_s=0, **shape))  # type: ignore[arg-type]
     life.world.driver.become_ready(name)
 
 
-def _stuck(life: Life) -> None:
+def _stuck(life: WorkerLife) -> None:
     """A slot without a pod, one whose pod does not start, and a binding that nobody carries on."""
     world = life.world
     _something_of_everything(life)
@@ -392,7 +392,7 @@ def _stuck(life: Life) -> None:
     world.canary()
 
 
-def _long_ago(life: Life) -> None:
+def _long_ago(life: WorkerLife) -> None:
     warm(life)
     claim = life.world.granted("acme", lease_s=LEASE_S).claim_id
     life.world.release(claim, "tainted")
@@ -406,19 +406,19 @@ _MOMENTS = {"sweep_stuck": _stuck, "collect_garbage": _long_ago}
 for _name in PASSES:
 
     @_script(f"pass {_name}", _MOMENTS.get(_name, _something_of_everything), f"pool.{_name}")
-    def _(life: Life, name: str = _name) -> None:
+    def _(life: WorkerLife, name: str = _name) -> None:
         run_once(life.world.deps, PASSES[name])
         life.settle()
 
 
 @_script("the fallback reap", _something_of_everything)
-def _(life: Life) -> None:
+def _(life: WorkerLife) -> None:
     life.world.pass_time(60)
     reap_if_dark(life.world.deps, STOP)
 
 
 @_script("a row behind its pod", held)
-def _(life: Life) -> None:
+def _(life: WorkerLife) -> None:
     """The table was put back to an earlier day: the row lets go, the pod is left to its own word."""
     granted = life.holders.pop(_mine(life))
     pod = life.world.driver.pods[granted.worker_id]

@@ -10,10 +10,10 @@ from typing import Any
 import redis
 from sqlalchemy import func, select
 
-from pool import signing
 from pool.client.messages import Message
-from pool.ids import RandomIds, new_task_id
-from pool.signing import HEADER, Asked, OrgKey
+from pool.core import names, signing
+from pool.core.ids import RandomIds, new_task_id
+from pool.core.signing import HEADER, Asked, OrgKey
 from pool.store import deeds, schema
 from pool.store.deeds import Deed
 from tests.support.system import ROOT, System
@@ -27,13 +27,13 @@ def key_of(org: str, version: int = 1, *, master: str = MASTER_KEY, own_queue: b
     return signing.org_key(master.encode(), org, version, own_queue=own_queue)
 
 
-class Caller:
+class SignedCaller:
     """Somebody who can push to the queue and read one reply list."""
 
     def __init__(self, system: System, name: str = "test") -> None:
         self.system = system
         self.redis = redis.Redis.from_url(system.redis.url)
-        self.address = f"{signing.REPLY_PREFIX}{name}.{RandomIds().token()}"
+        self.address = f"{names.REPLY_PREFIX}{name}.{RandomIds().token()}"
 
     def now_s(self) -> float:
         return float(self.redis.time()[0])
@@ -45,7 +45,7 @@ class Caller:
         )
 
     def signature(self, message: Message, key: OrgKey, *, valid_s: int = 300) -> str:
-        address = message.reply_to if message.reply_to.startswith(signing.REPLY_PREFIX) else ""
+        address = message.reply_to if message.reply_to.startswith(names.REPLY_PREFIX) else ""
         asked = Asked(
             task=message.task, task_id=message.task_id, address=address, args=[], kwargs=message.kwargs
         )

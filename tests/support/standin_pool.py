@@ -32,7 +32,7 @@ def make_app(url: str) -> Celery:
     )
     data = redis.Redis.from_url(url, decode_responses=True)
 
-    class Answering(Task):
+    class Answering(Task[Any, Any]):
         """Puts the answer on the reply list, unless it is to be lost."""
 
         def after_return(
@@ -46,7 +46,9 @@ def make_app(url: str) -> Celery:
                 retval = {"exc_type": type(retval).__name__, "exc_message": list(retval.args)}
             meta = {"task_id": task_id, "status": status, "result": retval, "traceback": None}
             with data.pipeline(transaction=False) as pipe:
-                pipe.rpush(reply_to, json.dumps(meta)).expire(reply_to, REPLY_EXPIRES_S).execute()
+                pipe.rpush(reply_to, json.dumps(meta))
+                pipe.expire(reply_to, REPLY_EXPIRES_S)
+                pipe.execute()
 
     @app.task(name="pool.acquire", base=Answering)
     def acquire(org: str, request_id: str, **_: Any) -> dict[str, Any]:
@@ -154,7 +156,8 @@ class StandIn:
 
     def claim(self, claim_id: str) -> str | None:
         """How the claim stands: live, or how it was given back, or why it ended."""
-        return self._data.hget("standin:claims", claim_id)
+        found = self._data.hget("standin:claims", claim_id)
+        return None if found is None else str(found)
 
     def ran(self, task: str) -> list[tuple[str, dict[str, Any]]]:
         """The task id and arguments of every run of a task."""

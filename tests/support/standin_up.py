@@ -1,4 +1,4 @@
-"""`warmpool up` with stand-ins: a real supervisor and a real Redis, but components that only touch their ready files.
+"""`warmpool up` with stand-ins: a real supervisor, Redis and Postgres, but components that only touch their ready files.
 
     python -m tests.support.standin_up DATA_DIR [--code VERSION] [--broken NAME] [--stubborn NAME] [--unclearable]
 
@@ -13,18 +13,20 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from pool.clock import SystemClock
-from pool.embedded import components, redis
-from pool.embedded.components import READY_FILE_VARIABLE, Component, Kind, ReadyFile, Stage
-from pool.embedded.datadir import AlreadyRunning, DataDir
-from pool.embedded.progress import Progress
-from pool.embedded.supervisor import Surroundings, supervise
-from pool.embedded.terminal import Terminal
+from pool.core.clock import SystemClock
+from pool.core.errors import PoolError
+from pool.core.names import ENV_READY_FILE
+from pool.ops.up import components, postgres, redis
+from pool.ops.up.components import Component, ComponentKind, ReadyFile, StartStage
+from pool.ops.up.datadir import DataDir
+from pool.ops.up.progress import StartProgress
+from pool.ops.up.supervisor import SupervisorContext, supervise
+from pool.ops.up.terminal import Terminal
 
 NAMES = ("acquire", "fleet", "beat")
 WELL = f"""
 import os, pathlib, time
-file = pathlib.Path(os.environ[{READY_FILE_VARIABLE!r}])
+file = pathlib.Path(os.environ[{ENV_READY_FILE!r}])
 while True:
     file.touch()
     time.sleep(0.2)
@@ -33,14 +35,14 @@ STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{WELL
 BROKEN = "import sys, time; time.sleep(0.3); print('the reason why it fails'); sys.exit(7)"
 
 
-def standin(data_dir: DataDir, name: str, stage: Stage, asked: argparse.Namespace) -> Component:
+def standin(data_dir: DataDir, name: str, stage: StartStage, asked: argparse.Namespace) -> Component:
     script = {asked.broken: BROKEN, asked.stubborn: STUBBORN}.get(name, WELL)
     ready = data_dir.ready_file(name)
     return Component(
         name=name,
         stage=stage,
         argv=(sys.executable, "-c", script),
-        env={READY_FILE_VARIABLE: str(ready)},
+        env={ENV_READY_FILE: str(ready)},
         readiness=ReadyFile(path=ready),
         fingerprint=components.digest(name, asked.code),
         stop_grace_s=60,
@@ -60,16 +62,21 @@ def main() -> int:
     def plan(left: frozenset[str]) -> list[Component]:
         migrate = Component(
             name="migrate",
-            stage=Stage.MIGRATION,
-            kind=Kind.ONE_SHOT,
+            stage=StartStage.MIGRATION,
+            kind=ComponentKind.ONE_SHOT,
             argv=(sys.executable, "-c", "pass"),
             readiness=ReadyFile(path=data_dir.ready_file("migrate")),
             fingerprint="",
         )
         broker = redis.prepare(data_dir, running="redis" in left)
-        stages = {"beat": Stage.DRIVING}
-        workers = [standin(data_dir, name, stages.get(name, Stage.WORKERS), asked) for name in NAMES]
-        return [components.embedded(data_dir, broker), migrate, *workers]
+        stages = {"beat": StartStage.DRIVING}
+        workers = [standin(data_dir, name, stages.get(name, StartStage.WORKERS), asked) for name in NAMES]
+        database = postgres.prepare(data_dir)
+        servers = [
+            components.embedded_redis(data_dir, broker),
+            components.embedded_postgres(data_dir, database),
+        ]
+        return [*servers, migrate, *workers]
 
     def clear_pods(hurried: Callable[[], bool]) -> str:
         if asked.unclearable:
@@ -77,16 +84,16 @@ def main() -> int:
         return f"pods     cleared, hurried {hurried()}"
 
     terminal = Terminal(sys.stdout)
-    around = Surroundings(
+    around = SupervisorContext(
         terminal=terminal,
         clock=SystemClock(),
-        progress=Progress(counts=lambda: (3, 3), terminal=terminal),
+        progress=StartProgress(counts=lambda: (3, 3), terminal=terminal),
         clear_pods=clear_pods,
         welcome=lambda: ["welcome"],
     )
     try:
         return supervise(data_dir, plan, around)
-    except AlreadyRunning as exc:
+    except PoolError as exc:
         print(exc, file=sys.stderr)
         return 1
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import redis
@@ -68,10 +70,15 @@ def peak_memory(pid: int) -> int:
 
 def memory_limit(name: str) -> int:
     """What the chart gives this component, in bytes."""
-    values = yaml.safe_load((ROOT / "charts" / "warmpool" / "values.yaml").read_text())
+    values = _chart_values()
     component = values.get(name.partition("-")[0]) or {}
     limit = str((component.get("resources") or values["defaults"]["resources"])["limits"]["memory"])
     return int(limit[:-2]) * _UNITS[limit[-2:]]
+
+
+@cache
+def _chart_values() -> dict[str, Any]:
+    return dict(yaml.safe_load((ROOT / "charts" / "warmpool" / "values.yaml").read_text()))
 
 
 def metric(system: System, name: str, metric_name: str) -> list[float]:

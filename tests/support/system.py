@@ -6,8 +6,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,18 +19,19 @@ from sqlalchemy import func, select, update
 
 from pool import config
 from pool.client import Pool, Worker
-from pool.clock import SystemClock
+from pool.core.clock import SystemClock
+from pool.core.errors import PoolError
+from pool.core.ids import new_task_id
+from pool.core.names import ENV_READY_FILE
+from pool.core.settings import PoolSettings, Settings
+from pool.core.signing import INTERNAL_HEADER, Asked
+from pool.core.states import State
 from pool.drivers.local.driver import LocalDriver
-from pool.embedded.components import READY_FILE_VARIABLE
-from pool.embedded.ports import free_port
-from pool.errors import PoolError
-from pool.ids import new_task_id
-from pool.settings import PoolSettings, Settings
-from pool.signing import INTERNAL_HEADER, Asked
-from pool.states import State
+from pool.ops.up.ports import free_port
 from pool.store import Store, connect, journal, orgs, schema
 from pool.store.journal import Entry
 from tasks.options import ROUTES
+from tests.support import forking
 from tests.support.clock_skew import skewed
 from tests.support.leftovers import processes_about
 from tests.support.redis_server import RedisServer
@@ -44,6 +43,8 @@ EVERYTHING = ("acquire", "fleet", "bind", "passes", "beat")
 START_LIMIT_S = 90.0
 PATIENCE_S = 60.0
 TAIL_LINES = 25
+# Between two cycles of one thread of a load: faster ones wear out the machine and show nothing more.
+LOAD_PAUSE_S = 0.25
 # The smallest that nest, so that what is waited for comes soon.
 SMALL_BUDGETS: dict[str, Any] = {
     "pod_ready_limit_s": 30,
@@ -60,7 +61,7 @@ SMALL_BUDGETS: dict[str, Any] = {
 }
 
 
-class Part:
+class SystemPart:
     """One process of a deployment; over restarts it keeps its log."""
 
     def __init__(self, name: str, folder: Path, env: Mapping[str, str]) -> None:
@@ -68,8 +69,9 @@ class Part:
         self.metrics_port = int(env.get("WARMPOOL_METRICS_PORT", "0"))
         self.log_file = folder / "logs" / f"{name}.log"
         self._ready_file = folder / "run" / f"{name}.ready"
-        self.env = {**env, READY_FILE_VARIABLE: str(self._ready_file)}
-        self._process: subprocess.Popen[bytes] | None = None
+        self.env = {**env, ENV_READY_FILE: str(self._ready_file)}
+        self._folder = folder
+        self._process: forking.ForkedProcess | None = None
 
     @property
     def pid(self) -> int:
@@ -81,10 +83,7 @@ class Part:
         words = ROLES.get(role) or ["worker", role]
         self._ready_file.unlink(missing_ok=True)
         with self.log_file.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "pool.cli", *words],
-                cwd=ROOT, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+            self._process = forking.start(words, env=self.env, cwd=self._folder, log=log.fileno())
 
     def wait_ready(self) -> None:
         eventually(lambda: self._ready_file.exists() or not self.alive(), within_s=START_LIMIT_S)
@@ -140,7 +139,7 @@ class System:
     def __init__(
         self,
         folder: Path,
-        database_url: str = "",
+        database_url: str,
         *,
         settings: Mapping[str, Any] | None = None,
         redis: RedisServer | None = None,
@@ -153,7 +152,7 @@ class System:
         for place in (folder, folder / "logs", folder / "run"):
             place.mkdir(mode=0o700, exist_ok=True)
         self.redis = redis or RedisServer(appendonly=True)
-        self.database_url = database_url or f"sqlite:///{folder / 'pool.db'}"
+        self.database_url = database_url
         self.config = folder / "warmpool.toml"
         self.configure(settings or {})
         self.env = {
@@ -163,7 +162,7 @@ class System:
             "WARMPOOL_DATABASE_URL": self.database_url,
             "WARMPOOL_BROKER_URL": broker_url or self.redis.url,
         }
-        self.parts: dict[str, Part] = {}
+        self.parts: dict[str, SystemPart] = {}
         self.store: Store = connect(self.database_url, connections=5)
 
     def configure(self, settings: Mapping[str, Any]) -> None:
@@ -189,7 +188,7 @@ class System:
         for name in names:
             if name not in self.parts:
                 port = {"WARMPOOL_METRICS_PORT": str(free_port())} if self._measured else {}
-                self.parts[name] = Part(name, self.folder, {**self.env, **port})
+                self.parts[name] = SystemPart(name, self.folder, {**self.env, **port})
             self.parts[name].start()
         for name in names:
             self.parts[name].wait_ready()
@@ -202,11 +201,11 @@ class System:
         self.run(*[name for name, part in self.parts.items() if not part.alive()])
         return self
 
-    def skew(self, name: str, seconds: float) -> Part:
+    def skew(self, name: str, seconds: float) -> SystemPart:
         """Start this process again with a wall clock that is wrong by so much; 0 puts it right."""
         if name in self.parts and self.parts[name].alive():
             self.parts[name].terminate()
-        self.parts[name] = Part(name, self.folder, skewed(self.env, seconds))
+        self.parts[name] = SystemPart(name, self.folder, skewed(self.env, seconds))
         self.run(name)
         return self.parts[name]
 
@@ -218,19 +217,12 @@ class System:
             part.ends()
         return self.mend()
 
-    def __getitem__(self, name: str) -> Part:
+    def __getitem__(self, name: str) -> SystemPart:
         return self.parts[name]
 
     def command(self, *words: str, ok: Sequence[int] = (0,), env: Mapping[str, str] | None = None) -> str:
         """Run a `warmpool` command on this deployment; what it printed."""
-        done = subprocess.run(
-            [sys.executable, "-m", "pool.cli", *words],
-            cwd=ROOT,
-            env={**self.env, **(env or {})},
-            capture_output=True,
-            text=True,
-            timeout=90,
-        )
+        done = forking.run(words, env={**self.env, **(env or {})}, cwd=self.folder)
         assert done.returncode in ok, (
             f"warmpool {' '.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}"
         )
@@ -307,7 +299,7 @@ class Service:
     def __init__(self, url: str) -> None:
         self.app = Celery("service", broker=url, backend=url, set_as_current=False)
 
-    def send(self, task: str, /, *args: Any, **kwargs: Any) -> AsyncResult:
+    def send(self, task: str, /, *args: Any, **kwargs: Any) -> AsyncResult[Any]:
         return self.app.send_task(f"pool.{task}", args=args, kwargs=kwargs, queue="acquire")
 
     def call(self, task: str, /, *args: Any, **kwargs: Any) -> Any:
@@ -341,7 +333,7 @@ class Insider(Service):
 
 
 class Load:
-    """Threads of one client that acquire and release without end, and notice if two of them hold one worker at once."""
+    """Threads of one client that acquire and release again and again, and notice if two of them hold one worker at once."""
 
     def __init__(
         self,
@@ -391,7 +383,7 @@ class Load:
                 self.cycles += 1
             except PoolError as exc:
                 self.troubles[type(exc).__name__] += 1
-                self._stop.wait(0.05)
+            self._stop.wait(LOAD_PAUSE_S)
 
     def _took(self, worker: Worker) -> None:
         with self._lock:

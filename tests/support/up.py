@@ -7,12 +7,17 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
-from pool.clock import SystemClock
-from pool.embedded.datadir import DataDir
-from pool.embedded.processes import stop_all, writers_to
+from pool.core.clock import SystemClock
+from pool.ops.up import components, postgres
+from pool.ops.up.datadir import DataDir
+from pool.ops.up.hosting import Host
+from pool.ops.up.processes import stop_all, writers_to
 from pool.store import connect, journal, orgs
+from tests.support import forking
 from tests.support.system import ROOT, as_toml, clear_pods, held_twice
 from tests.support.waiting import eventually
 
@@ -42,7 +47,7 @@ class Up:
         self.runs += 1
         with self.output.open("wb") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "pool.cli", "--config", str(self.config), "up", "--data-dir", str(self.place.root), *self.words, *words],
+                [sys.executable, "-m", "pool.ops.cli", "--config", str(self.config), "up", "--data-dir", str(self.place.root), *self.words, *words],
                 cwd=ROOT, env=self.env, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
             )  # fmt: skip
         self.says("the pool is ready")
@@ -76,22 +81,32 @@ class Up:
         return self.place.broker_url.read_text()
 
     def command(self, *words: str, ok: tuple[int, ...] = (0,)) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "pool.cli", "--config", str(self.config), *words],
-            cwd=ROOT, env=self.env | {"WARMPOOL_DATA_DIR": str(self.place.root)},
-            capture_output=True, text=True, timeout=90,
-        )  # fmt: skip
+        env = self.env | {"WARMPOOL_DATA_DIR": str(self.place.root)}
+        done = forking.run(["--config", str(self.config), *words], env=env, cwd=self.place.root)
         assert done.returncode in ok, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout
 
     def wrongs(self) -> list[str]:
-        store = connect(f"sqlite:///{self.place.root / 'pool.db'}")
+        with self._database() as url, closing(connect(url)) as store, store.snapshot() as tx:
+            entries = journal.since(tx, limit=1_000_000)
+            return orgs.miscounted(tx) + journal.disagreements(tx) + held_twice(entries)
+
+    @contextlib.contextmanager
+    def _database(self) -> Iterator[str]:
+        """The pool's own Postgres: the one that runs, else started for this one look."""
+        if self.place.database_url.exists():
+            yield self.place.database_url.read_text()
+            return
+        database = postgres.prepare(self.place)
+        component = components.embedded_postgres(self.place, database)
+        host = Host(self.place, [component], os.environ, SystemClock())
+        assert host.start("postgres") is None
+        eventually(lambda: host.heard() == ["postgres"], within_s=30)
         try:
-            with store.snapshot() as tx:
-                entries = journal.since(tx, limit=1_000_000)
-                return orgs.miscounted(tx) + journal.disagreements(tx) + held_twice(entries)
+            yield database.url
         finally:
-            store.close()
+            host.send("postgres", component.stop_signal)
+            eventually(host.exits, within_s=30)
 
     def end(self) -> None:
         if self.process is not None and self.process.poll() is None:
@@ -99,5 +114,5 @@ class Up:
                 self.signal(signal.SIGINT)
             self.process.kill()
             self.process.wait()
-        stop_all(list(writers_to(self.place.logs)), grace_s=5, clock=SystemClock())
+        stop_all(dict.fromkeys(writers_to(self.place.logs), signal.SIGTERM), grace_s=5, clock=SystemClock())
         clear_pods(self.place.local)

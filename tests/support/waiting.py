@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def eventually(check: Callable[[], T], *, within_s: float = 10.0, every_s: float = 0.02) -> T:
+def eventually(check: Callable[[], T | None], *, within_s: float = 10.0, every_s: float = 0.02) -> T:
     """The first truthy value of `check`; an AssertionError with the last value if it stays falsy."""
     end = time.monotonic() + within_s
     while True:

@@ -12,25 +12,26 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from sqlalchemy import select, update
 
-from pool import activating, claiming, observing, profiles, retiring, spawning, stamping
-from pool.clock import SystemClock
-from pool.contract import Acquire, Cancel, Granted, Pending, RefusedAnswer, Release, Renew
-from pool.deps import Deps
+from pool.broker.locks import Lease
+from pool.core import profiles
+from pool.core.clock import SystemClock
+from pool.core.contract import Acquire, Cancel, Granted, Pending, RefusedAnswer, Release, Renew
+from pool.core.errors import Transient
+from pool.core.ids import ClaimId, OrgId, ProfileName, WorkerId
+from pool.core.keys import Keyring
+from pool.core.records import Held, ReplyTo, SeenWorker
+from pool.core.settings import OrgDefaults, PoolSettings, Profile, Settings
+from pool.core.states import MoveReason, State
 from pool.drivers.port import Driver, Gone, Pod
-from pool.errors import Transient
-from pool.ids import ClaimId, OrgId, ProfileName, RequestPk, WorkerId
-from pool.keys import Keyring
-from pool.locks import Lease
+from pool.drivers.workerapi import HttpWorkerApi
+from pool.lifecycle import activating, claiming, observing, retiring, spawning, stamping
+from pool.lifecycle.deps import Deps
 from pool.metrics import Metrics
 from pool.passes import PASSES
 from pool.passes.reconcile_warm import refill_once
 from pool.passes.running import Run, carry_out
-from pool.records import Held, ReplyTo, Seen
-from pool.settings import OrgDefaults, PoolSettings, Profile, Settings
-from pool.states import State
 from pool.store import Store, journal, orgs, schema, workers
 from pool.store.lane import canary_answered
-from pool.workerapi import HttpWorkerApi
 from tests.support.podless import PodlessDriver
 
 
@@ -42,12 +43,6 @@ class CountingIds:
 
     def worker(self) -> WorkerId:
         return WorkerId(f"w-{next(self._numbers):06d}")
-
-    def claim(self) -> ClaimId:
-        return ClaimId(f"c-{next(self._numbers):06d}")
-
-    def request(self) -> RequestPk:
-        return RequestPk(f"r-{next(self._numbers):06d}")
 
     def token(self) -> str:
         return f"t-{next(self._numbers):06d}"
@@ -95,20 +90,20 @@ class _AlwaysHeld:
         return True
 
 
-class Told(Driver, Protocol):
+class WorldEvent(Driver, Protocol):
     """A driver whose news the test takes when it wants to."""
 
-    def drain_events(self) -> list[Pod | Gone]:
+    def drain_events(self) -> tuple[Pod | Gone, ...]:
         """What its watch has told since the last time."""
 
     def become_ready(self, name: str) -> None:
         """Let a pod come to life."""
 
 
-D = TypeVar("D", bound=Told)
+D = TypeVar("D", bound=WorldEvent)
 
 
-class Stage(Generic[D]):
+class WorldStage(Generic[D]):
     """Everything a test needs, with short names for what happens in it."""
 
     def __init__(self, store: Store, driver: D, settings: Settings | None = None) -> None:
@@ -230,7 +225,7 @@ class Stage(Generic[D]):
             shape = self.deps.settings.profiles[profile]
             ids = [self.deps.new_worker() for _ in range(count)]
             orgs.take_slots(tx, count, 0)
-            workers.insert_slots(tx, shape, profiles.revision(shape), ids, self.deps.by("test"))
+            workers.insert_slots(tx, shape, profiles.revision(shape), ids, self.deps.by(MoveReason.DEMAND))
         for worker_id in ids:
             spawning.spawn(self.deps, worker_id)
             self.driver.become_ready(worker_id)
@@ -248,11 +243,11 @@ class Stage(Generic[D]):
 
     # What is there.
 
-    def workers(self, *states: State) -> list[Seen]:
+    def workers(self, *states: State) -> list[SeenWorker]:
         with self.store.read() as tx:
             return workers.live(tx, states=frozenset(states or State))
 
-    def worker(self, worker_id: str) -> Seen:
+    def worker(self, worker_id: str) -> SeenWorker:
         with self.store.read() as tx:
             found = workers.get(tx, WorkerId(worker_id))
         assert found is not None
@@ -267,8 +262,9 @@ class Stage(Generic[D]):
         )
 
     def rows(self, table: str) -> list[Any]:
+        found = schema.metadata.tables[table]
         with self.store.read() as tx:
-            return list(tx.execute(select(schema.metadata.tables[table])))
+            return list(tx.execute(select(found).order_by(*found.primary_key)))
 
     def check(self) -> None:
         """What must hold at any moment: rows agree with themselves, counters with what they count, the journal with the table."""
@@ -295,7 +291,7 @@ class Stage(Generic[D]):
                 raise AssertionError(f"no such task: {task}")
 
 
-class World(Stage[PodlessDriver]):
+class World(WorldStage[PodlessDriver]):
     """The test says what happens to pods."""
 
     def __init__(self, store: Store, settings: Settings | None = None) -> None:

@@ -47,8 +47,8 @@ def _can_save(client: redis.Redis) -> None:
 
 
 def _snapshot(client: redis.Redis) -> Path:
-    found = client.config_get("dir") | client.config_get("dbfilename")
-    return Path(found["dir"]) / found["dbfilename"]
+    folder, file = client.config_get("dir")["dir"], client.config_get("dbfilename")["dbfilename"]
+    return Path(str(folder)) / str(file)
 
 
 def _alone(client: redis.Redis) -> None:

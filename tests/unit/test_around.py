@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from pool.core.settings import Profile
 from pool.drivers.kubernetes import around
 from pool.drivers.kubernetes.around import Budget, NodePool, Selector
 from pool.drivers.kubernetes.rights import Look, Need, Right
-from pool.settings import Profile
 
 BUSY = {"warmpool.dev/busy": "true", "app": "w"}
 

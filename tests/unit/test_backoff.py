@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pool.backoff import Backoff, retrying
-from pool.errors import Refused, Transient
+from pool.core.backoff import Backoff, retrying
+from pool.core.errors import Refused, Transient
 
 
 class NotedWaits:

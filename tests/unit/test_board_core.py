@@ -9,25 +9,31 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pool.board.drawing import areas
-from pool.board.fleet import GHOST_TICKS, STATES, Fleet
-from pool.board.gate import Gate
-from pool.board.serving import Where
-from pool.cli.completion import candidates
-from pool.errors import PoolError
-from pool.reporting.history import MINUTES, Hour, rewind
-from pool.settings import Profile
-from pool.states import State
+from pool.core.errors import PoolError
+from pool.core.settings import Profile
+from pool.core.states import State
+from pool.ops.board.drawing import areas
+from pool.ops.board.fleet import GHOST_TICKS, STATES, FleetPicture
+from pool.ops.board.gate import _SCRYPT, Gate
+from pool.ops.board.serving import Where
+from pool.ops.cli.completion import candidates
+from pool.ops.reporting.history import MINUTES, Hour, rewind
 from pool.store.looking import Cell, Moves
-from tasks.flowering import redacted
-from tasks.replies import Answered
+from tasks.flower.display import redacted
+from tasks.lane.replies import Answered
+
+
+@pytest.fixture(autouse=True)
+def cheap_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Derive the key of sessions at a small part of its cost, which no test here is about."""
+    monkeypatch.setitem(_SCRYPT, "n", 2**4)
 
 
 def cell(name: str, state: str = "idle", *, profile: str = "default", org: str | None = None) -> Cell:
     return Cell(name, profile, state, org, False)
 
 
-def told(fleet: Fleet) -> dict[int, tuple[str, str | None]]:
+def told(fleet: FleetPicture) -> dict[int, tuple[str, str | None]]:
     """What a browser makes of a whole picture."""
     whole, place, found = fleet.whole(), -1, {}
     for i, step in enumerate(whole["steps"]):
@@ -38,7 +44,7 @@ def told(fleet: Fleet) -> dict[int, tuple[str, str | None]]:
 
 
 def test_a_worker_keeps_its_place_for_life_and_a_newcomer_takes_it_after() -> None:
-    fleet = Fleet()
+    fleet = FleetPicture()
     fleet.see([cell("a"), cell("b"), cell("c")], all_of_them=True)
     changed = fleet.see([cell("b", "hot", org="acme")])
     assert (changed.placed, changed.gone) == ({1}, set())
@@ -54,7 +60,7 @@ def test_a_worker_keeps_its_place_for_life_and_a_newcomer_takes_it_after() -> No
 
 
 def test_who_is_missing_from_the_whole_table_has_gone() -> None:
-    fleet = Fleet()
+    fleet = FleetPicture()
     fleet.see([cell("a"), cell("b")], all_of_them=True)
     fleet.see([cell("b")], all_of_them=True)
     assert told(fleet) == {0: ("retired", None), 1: ("idle", None)}
@@ -63,7 +69,7 @@ def test_who_is_missing_from_the_whole_table_has_gone() -> None:
 
 
 def test_orgs_are_found_by_a_part_of_their_name() -> None:
-    fleet = Fleet()
+    fleet = FleetPicture()
     fleet.see(
         [cell("a", "hot", org="acme"), cell("b"), cell("c", "hot", org="Bolt"), cell("d", "hot", org="acne")]
     )
@@ -74,13 +80,13 @@ def test_orgs_are_found_by_a_part_of_their_name() -> None:
 
 
 def test_seeing_the_same_again_changes_nothing() -> None:
-    fleet = Fleet()
+    fleet = FleetPicture()
     fleet.see([cell("a"), cell("b", "hot", org="x")])
     assert not fleet.see([cell("a"), cell("b", "hot", org="x")])
 
 
 def test_a_change_of_most_is_told_as_a_whole_and_a_small_one_is_not() -> None:
-    fleet = Fleet()
+    fleet = FleetPicture()
     changed = fleet.see([cell(f"w{i}") for i in range(1000)])
     assert "steps" in fleet.update(changed)
     update = fleet.update(fleet.see([cell("w7", "hot", org="acme")]))
@@ -89,7 +95,7 @@ def test_a_change_of_most_is_told_as_a_whole_and_a_small_one_is_not() -> None:
 
 
 def test_ten_thousand_workers_cost_less_than_two_hundred_kilobytes_however_they_change() -> None:
-    fleet = Fleet()
+    fleet = FleetPicture()
     fleet.see([cell(f"w-{i:020d}", org=None) for i in range(10_000)], all_of_them=True)
     changed = fleet.see([cell(f"w-{i:020d}", "hot", org=f"organisation-{i}") for i in range(10_000)])
     assert len(json.dumps(fleet.update(changed), separators=(",", ":"))) < 200_000
@@ -145,7 +151,7 @@ def test_areas_stack_to_the_top_and_begin_where_history_begins() -> None:
     assert "600.0 0.0" in idle["d"]
 
 
-class StillClock:
+class BoardClock:
     def __init__(self) -> None:
         self.at = 0.0
 
@@ -156,8 +162,8 @@ class StillClock:
         return False
 
 
-def a_gate(password: str = "sesame") -> tuple[Gate, StillClock]:
-    clock = StillClock()
+def a_gate(password: str = "sesame") -> tuple[Gate, BoardClock]:
+    clock = BoardClock()
     return Gate(password=password, clock=clock, open_to_all=True), clock
 
 
@@ -217,7 +223,7 @@ def test_a_board_off_loopback_starts_only_with_a_password_or_a_word(where: Where
     if safe:
         where.must_be_safe()
     else:
-        with pytest.raises(PoolError, match="open to everybody who reaches"):
+        with pytest.raises(PoolError, match="visible to everyone who can reach"):
             where.must_be_safe()
 
 

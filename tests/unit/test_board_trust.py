@@ -9,16 +9,22 @@ from typing import Any
 
 import pytest
 
-from pool.board import attempts
-from pool.board.attempts import FORGOTTEN_AFTER_S, FREE, LONGEST_WAIT_S, MOST_ADDRESSES, Attempts
-from pool.board.gate import Gate
-from pool.board.proxies import Proxies
-from pool.board.serving import Where
-from pool.board.users import Role, SignOn
-from pool.errors import PoolError
+from pool.core.errors import PoolError
+from pool.ops.board import attempts
+from pool.ops.board.attempts import FORGOTTEN_AFTER_S, FREE, LONGEST_WAIT_S, MOST_ADDRESSES, Attempts
+from pool.ops.board.gate import _SCRYPT, Gate
+from pool.ops.board.proxies import Proxies
+from pool.ops.board.serving import Where
+from pool.ops.board.users import BoardRole, SignOn
 
 HERE, THERE = "192.0.2.1", "192.0.2.2"
 PROXY = "10.0.0.7"
+
+
+@pytest.fixture(autouse=True)
+def cheap_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Derive the key of sessions at a small part of its cost, which no test here is about."""
+    monkeypatch.setitem(_SCRYPT, "n", 2**4)
 
 
 class StillClock:
@@ -125,9 +131,9 @@ def test_the_key_of_sessions_is_not_one_hash_of_the_password_and_the_password_is
     cookie = gate.sign_in("alice", "sesame", address=HERE, now_s=0)
     assert cookie is not None
     told, _, signature = cookie.partition(".")
-    fast = (b"sesame", hashlib.sha256(b"sesame").digest())
-    fast += (hashlib.sha256(b"warmpool board session sesame").digest(),)
-    fast += tuple(hmac.digest(key, b"session", "sha256") for key in fast)
+    digests = [hashlib.sha256(text).digest() for text in (b"sesame", b"warmpool board session sesame")]
+    fast = [b"sesame", *digests]
+    fast += [hmac.digest(key, b"session", "sha256") for key in fast]
     assert signature not in {hmac.new(key, told.encode(), hashlib.sha256).hexdigest() for key in fast}
     kept = [getattr(gate, name) for name in Gate.__slots__]
     assert not any(b"sesame" in (k if isinstance(k, bytes) else str(k).encode()) for k in kept)
@@ -187,17 +193,17 @@ SIGN_ON = SignOn(
 )
 
 
-def role(*headers: tuple[str, str], peer: str = PROXY, sign_on: SignOn = SIGN_ON) -> Role | None:
+def role(*headers: tuple[str, str], peer: str = PROXY, sign_on: SignOn = SIGN_ON) -> BoardRole | None:
     user = sign_on.user(Proxies.parse([PROXY]), scope(peer, "http", *headers))
     return None if user is None else user.role
 
 
 def test_a_trusted_proxy_names_the_user_and_its_groups_give_the_role() -> None:
     alice, bob = ("X-Forwarded-User", "alice@acme.test"), ("X-Forwarded-User", "bob@acme.test")
-    assert role(alice) is Role.OPERATOR
-    assert role(bob) is Role.VIEWER
-    assert role(bob, ("X-Forwarded-Groups", "dev, sre")) is Role.OPERATOR
-    assert role(bob, ("X-Forwarded-Groups", "dev, sre-readers")) is Role.VIEWER
+    assert role(alice) is BoardRole.OPERATOR
+    assert role(bob) is BoardRole.VIEWER
+    assert role(bob, ("X-Forwarded-Groups", "dev, sre")) is BoardRole.OPERATOR
+    assert role(bob, ("X-Forwarded-Groups", "dev, sre-readers")) is BoardRole.VIEWER
     assert role() is None
     assert role(alice, sign_on=SignOn()) is None
 
@@ -209,17 +215,17 @@ def test_a_user_header_from_elsewhere_or_sent_twice_or_no_name_is_ignored() -> N
     for name in ("", "a" * 200, "<b>", "al\x85ice", "alice, bob", "alice (cli)"):
         assert role(("X-Forwarded-User", name)) is None
     groups = ("X-Forwarded-Groups", "sre")
-    assert role(("X-Forwarded-User", "bob"), groups, ("X-Forwarded-Groups", "dev")) is Role.VIEWER
+    assert role(("X-Forwarded-User", "bob"), groups, ("X-Forwarded-Groups", "dev")) is BoardRole.VIEWER
 
 
 @pytest.mark.parametrize(
     ("proxies", "sign_on", "sentence"),
     [
         ([], SignOn(user_header="X-User"), "needs a trusted proxy"),
-        ([PROXY], SignOn(user_header="X User:"), "is not a header's name"),
-        ([PROXY], SignOn(operators=frozenset({"alice"})), "no user header"),
-        ([PROXY], SignOn(groups_header="X-Groups"), "no user header"),
-        ([PROXY], SignOn(user_header="X-User", operator_groups=frozenset({"sre"})), "no groups header"),
+        ([PROXY], SignOn(user_header="X User:"), "invalid header name"),
+        ([PROXY], SignOn(operators=frozenset({"alice"})), "not the user header"),
+        ([PROXY], SignOn(groups_header="X-Groups"), "not the user header"),
+        ([PROXY], SignOn(user_header="X-User", operator_groups=frozenset({"sre"})), "not the groups header"),
     ],
 )
 def test_contradicting_settings_of_single_sign_on_get_a_sentence(
@@ -231,7 +237,12 @@ def test_contradicting_settings_of_single_sign_on_get_a_sentence(
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
-    [("proxy.local", "neither"), ("10.0.0.0/99", "neither"), ("0.0.0.0/0", "every"), ("::/0", "every")],
+    [
+        ("proxy.local", "invalid trusted proxy"),
+        ("10.0.0.0/99", "invalid trusted proxy"),
+        ("0.0.0.0/0", "every"),
+        ("::/0", "every"),
+    ],
 )
 def test_a_trusted_proxy_that_is_no_network_gets_a_sentence(text: str, sentence: str) -> None:
     with pytest.raises(PoolError, match=sentence):

@@ -18,8 +18,8 @@ from pool.client.core import LATE_LIMIT, LATE_S, Core
 from pool.client.holding import BATCH, Holding
 from pool.client.identity import Identity, identity, named
 from pool.client.link import redacted
-from pool.client.messages import REPR_LIMIT, Answer, Message
-from pool.errors import BrokenPromise, InvalidInput
+from pool.client.messages import REPR_LIMIT, Message, ReplyMessage
+from pool.core.errors import BrokenPromise, InvalidInput
 
 WHO = Identity(client_id="billing.1", origin="billing1@here")
 GRANT: dict[str, Any] = {
@@ -39,12 +39,14 @@ def a_core() -> Core:
     return Core(WHO, Pace(), sooner=threading.Event())
 
 
-def an_acquire(request_id: str | None = "r-1", *, wait_s: float = 0, grace_s: float = 40) -> calls.Call:
+def an_acquire(
+    request_id: str | None = "r-1", *, wait_s: float = 0, grace_s: float = 40
+) -> calls.PendingCall:
     wish = calls.wish("acme", "default", request_id, wait_s=wait_s, lease_s=30, ttl_s=None)
     return calls.acquire(wish, grace_s=grace_s)
 
 
-def asked(core: Core, call: calls.Call | None = None) -> Ask:
+def asked(core: Core, call: calls.PendingCall | None = None) -> Ask:
     ask = core.ask(call or an_acquire(), threading.Event(), 0.0)
     core.sending(ask)
     ask.sent(0.0)
@@ -428,4 +430,4 @@ def test_an_outage_on_the_servers_side_is_no_answer_and_anything_else_is(
     raised: str, is_answer: bool
 ) -> None:
     meta = {"task_id": "t", "status": "FAILURE", "result": {"exc_type": raised, "exc_message": ["no"]}}
-    assert (Answer.parse(json.dumps(meta)) is not None) is is_answer
+    assert (ReplyMessage.parse(json.dumps(meta)) is not None) is is_answer

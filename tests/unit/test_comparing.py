@@ -7,7 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pool import stamping
+from pool.core.ids import ClaimId, OrgId, WorkerId
+from pool.core.states import CLAIMED, LIVE, State
 from pool.drivers.port import (
     LABEL_BUSY,
     NOTE_CLAIM,
@@ -16,15 +17,14 @@ from pool.drivers.port import (
     NOTE_ORG,
     NOTE_SAFE_TO_EVICT,
     Listing,
-    Phase,
+    ObservedEvent,
     Pod,
+    PodPhase,
     Stamp,
-    Told,
     signature,
 )
-from pool.ids import ClaimId, OrgId, WorkerId
+from pool.lifecycle import stamping
 from pool.passes.sweep_orphans import compared
-from pool.states import CLAIMED, LIVE, State
 from pool.store.glimpses import Glimpse
 
 WORDS = st.sampled_from([None, "true", "false", "0", "1", "7", "acme", "c-1"])
@@ -32,7 +32,9 @@ NOTES = (NOTE_EPOCH, NOTE_CLAIM, NOTE_ORG, NOTE_DO_NOT_DISRUPT, NOTE_SAFE_TO_EVI
 
 
 def a_pod(name: str = "w-1", **changes: object) -> Pod:
-    pod = Pod(name=name, uid=f"uid-{name}", version="1", phase=Phase.RUNNING, ready=True, terminating=False)
+    pod = Pod(
+        name=name, uid=f"uid-{name}", version="1", phase=PodPhase.RUNNING, ready=True, terminating=False
+    )
     return replace(pod, **changes)  # type: ignore[arg-type]
 
 
@@ -134,7 +136,7 @@ def test_a_listing_works_out_ages_for_whoever_is_looked_at() -> None:
         asked.append(pod.name)
         return replace(pod, age_s=60.0)
 
-    listing = Listing(pods=Told({"w-1": a_pod("w-1"), "w-2": a_pod("w-2")}, aged), anchored=False)
+    listing = Listing(pods=ObservedEvent({"w-1": a_pod("w-1"), "w-2": a_pod("w-2")}, aged), anchored=False)
     assert [*listing.named()] == ["w-1", "w-2"]
     assert asked == []
     assert listing.aged(listing.named()["w-2"]).age_s == 60.0
@@ -142,7 +144,7 @@ def test_a_listing_works_out_ages_for_whoever_is_looked_at() -> None:
     assert [p.age_s for p in listing.pods] == [60.0, 60.0]
     assert len(listing.pods) == 2
     assert listing.pods[1].name == "w-2"
-    assert Listing(pods=Told({}, aged), anchored=False).pods == ()
+    assert Listing(pods=ObservedEvent({}, aged), anchored=False).pods == ()
 
 
 def test_a_listing_of_few_is_the_same_to_whoever_reads_it() -> None:

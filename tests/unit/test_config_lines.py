@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pool.config.lines import lines_of, nearest
+from tests.support.examples import examples
 
 TRICKY = '''\
 top = 1
@@ -87,7 +88,7 @@ VALUES = st.sampled_from(
 
 
 @given(st.lists(VALUES, max_size=12))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 def test_every_key_is_found_on_its_line_whatever_the_values_are(values: list[str]) -> None:
     text, expected = "", {}
     for index, value in enumerate(values):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pool.contract import (
+from pool.core.contract import (
     MAX_RENEWALS,
     Acquire,
     Cancel,
@@ -22,8 +22,9 @@ from pool.contract import (
     bound,
     instant,
 )
-from pool.errors import InvalidInput
-from pool.states import Condition, Reason, Source
+from pool.core.errors import InvalidInput
+from pool.core.ids import OrgId, ProfileName
+from pool.core.states import Condition, Reason, Source
 
 ACQUIRE = ("org", "profile", "request_id", "lease_s", "ttl_s", "wait_s")
 TTL_MAX_S = 600
@@ -137,7 +138,8 @@ def test_a_bound_itself_is_allowed_and_one_beyond_is_not(field: str, least: int,
         return "invalid" if found is None else getattr(found, field)
 
     assert [asked(v) for v in (least - 1, least, most, most + 1)] == ["invalid", least, most, "invalid"]
-    assert [asked(v) for v in (least + 0.5, True, str(least), [least], {})] == ["invalid"] * 5
+    wrong: tuple[object, ...] = (least + 0.5, True, str(least), [least], {})
+    assert [asked(v) for v in wrong] == ["invalid"] * 5
     assert asked(float(most)) == most
 
 
@@ -152,7 +154,12 @@ def test_lists_within_lists_without_end_are_invalid() -> None:
 def test_what_is_left_out_has_its_default() -> None:
     asked = Acquire.parse({"org": "acme"}, task_id="task-1", ttl_max_s=TTL_MAX_S)
     assert asked == Acquire(
-        org="acme", profile="default", request_id="task-1", lease_s=30, ttl_s=None, wait_s=0
+        org=OrgId("acme"),
+        profile=ProfileName("default"),
+        request_id="task-1",
+        lease_s=30,
+        ttl_s=None,
+        wait_s=0,
     )
 
 

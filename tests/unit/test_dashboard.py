@@ -8,7 +8,6 @@ from pathlib import Path
 
 from pool.metrics import dashboard, describing
 from pool.metrics.catalog import CATALOG
-from pool.metrics.causes import CAUSES, OTHER, cause
 
 ROOT = Path(__file__).parents[2]
 
@@ -66,13 +65,3 @@ def test_panels_do_not_overlap_and_have_ids_of_their_own() -> None:
         assert not cells & taken, panel["title"]
         assert place["x"] + place["w"] <= 24
         taken |= cells
-
-
-def test_a_cause_is_one_of_a_few_words_whatever_the_sentence() -> None:
-    assert cause("claimed for acme") == "claimed"
-    assert cause("worker_lost: its container ended: oom (exit code 137)") == "pod_lost"
-    assert cause("acme has more parked workers than its cap of 2") == "park_cap"
-    assert cause("3 probes in a row failed") == "unhealthy"
-    assert cause("because I say so, 8471") == OTHER
-    assert {cause(f"x{n}") for n in range(5000)} == {OTHER}
-    assert OTHER in CAUSES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from pool.signing import HEADER, Asked, Proof, trouble_with
+from pool.core.signing import HEADER, Asked, Proof, trouble_with
 from tests.support.hostile import KINDS, Attacker, Hostile, Loot
 from tests.support.hostile_draft import Draft, Splice
 from tests.support.signed import key_of

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pool import tokens
-from pool.errors import Transient
-from pool.ids import RandomIds, WorkerId
-from pool.keys import Keyring
+from pool.core import tokens
+from pool.core.errors import Transient
+from pool.core.ids import RandomIds, WorkerId
+from pool.core.keys import Keyring
 
 OLD, NEW = b"old" * 16, b"new" * 16
 BEFORE = Keyring(current=OLD)

@@ -7,12 +7,13 @@ import socket
 from pathlib import Path
 
 import pytest
+import urllib3
 
 from pool import wiring
+from pool.core.errors import Refused
+from pool.core.settings import KubernetesSettings, PoolSettings, Settings
 from pool.drivers.kubernetes import access
-from pool.errors import Refused
 from pool.passes.running import STALE_AFTER_S
-from pool.settings import KubernetesSettings, PoolSettings, Settings
 
 FILE = {
     "apiVersion": "v1",
@@ -59,6 +60,7 @@ def test_a_peer_that_vanishes_is_noticed_by_the_connection_itself(kubeconfig: st
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
         found = access.load(KubernetesSettings(kubeconfig=kubeconfig), connections=1)
         connection = found.http.connection_from_url(url)._new_conn()
+        assert isinstance(connection, urllib3.connection.HTTPConnection)
         connection.connect()
         assert isinstance(connection.sock, socket.socket)
         kept = connection.sock.getsockopt

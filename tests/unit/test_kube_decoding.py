@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from pool.clock import SystemClock
+from pool.core.clock import SystemClock
+from pool.core.errors import Transient
 from pool.drivers.kubernetes import decoding
 from pool.drivers.kubernetes.decoding import Known
 from pool.drivers.kubernetes.nodes import Node, Taint, Toleration
 from pool.drivers.kubernetes.pods import PodCache
 from pool.drivers.kubernetes.throttle import Throttle
-from pool.drivers.port import LABEL_ROLE, Gone, Phase, Pod, Role
-from pool.errors import Transient
+from pool.drivers.port import LABEL_ROLE, Gone, Pod, PodPhase, PodRole
 
 READY = [{"type": "Ready", "status": "True"}, {"type": "PodScheduled", "status": "True"}]
 RUNNING: dict[str, Any] = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
@@ -56,7 +56,7 @@ def test_a_ready_pod_can_be_used_at_its_address() -> None:
     assert (seen.name, seen.uid, seen.version) == ("w-one", "u-1", "7")
     assert (seen.endpoint, seen.node, seen.image) == ("http://10.0.0.7:8080", "node-1", "image:1")
     assert (seen.trouble, seen.exit_code, seen.leaving) == ("", None, "")
-    assert seen.role == Role.WORKER
+    assert seen.role == PodRole.WORKER
 
 
 def test_an_address_of_six_is_in_brackets() -> None:
@@ -65,15 +65,15 @@ def test_an_address_of_six_is_in_brackets() -> None:
 
 def test_a_pod_that_is_just_made_is_pending_without_trouble() -> None:
     seen = pod(status={"phase": "Pending", "conditions": [], "containerStatuses": [], "podIP": ""})
-    assert (seen.phase, seen.ready, seen.trouble, seen.endpoint) == (Phase.PENDING, False, "", "")
+    assert (seen.phase, seen.ready, seen.trouble, seen.endpoint) == (PodPhase.PENDING, False, "", "")
     seen = pod(state={"waiting": {"reason": "ContainerCreating"}}, status={"phase": "Pending"})
-    assert (seen.phase, seen.trouble) == (Phase.PENDING, "")
+    assert (seen.phase, seen.trouble) == (PodPhase.PENDING, "")
 
 
 @pytest.mark.parametrize("reason", ["ImagePullBackOff", "ErrImagePull", "CreateContainerConfigError"])
 def test_a_container_that_can_not_start_says_why(reason: str) -> None:
     seen = pod(state={"waiting": {"reason": reason, "message": "no such thing"}}, status={"phase": "Pending"})
-    assert seen.phase is Phase.PENDING
+    assert seen.phase is PodPhase.PENDING
     assert seen.trouble == f"{reason}: no such thing"
 
 
@@ -89,18 +89,18 @@ def test_a_pod_without_a_node_says_that_it_finds_none() -> None:
 def test_a_container_killed_for_memory_says_so() -> None:
     ended = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
     seen = pod(state=ended, status={"phase": "Failed", "conditions": []})
-    assert (seen.phase, seen.ready, seen.exit_code) == (Phase.ENDED, False, 137)
+    assert (seen.phase, seen.ready, seen.exit_code) == (PodPhase.ENDED, False, 137)
     assert seen.trouble == "OOMKilled"
 
 
 def test_an_ended_container_ends_the_pod_before_the_pod_says_so() -> None:
-    assert pod(state={"terminated": {"exitCode": 0, "reason": "Completed"}}).phase is Phase.ENDED
+    assert pod(state={"terminated": {"exitCode": 0, "reason": "Completed"}}).phase is PodPhase.ENDED
 
 
 def test_a_pod_that_its_node_ended_says_why() -> None:
     evicted = {"phase": "Failed", "reason": "Evicted", "message": "low on disk", "containerStatuses": []}
     seen = pod(status=evicted)
-    assert (seen.phase, seen.trouble, seen.exit_code) == (Phase.ENDED, "Evicted: low on disk", None)
+    assert (seen.phase, seen.trouble, seen.exit_code) == (PodPhase.ENDED, "Evicted: low on disk", None)
 
 
 def test_an_ended_pod_always_has_a_word_of_why() -> None:

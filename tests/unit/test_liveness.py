@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pool.embedded.ports import free_port
-from pool.settings import PoolSettings, Settings
-from pool.threads import Threads
-from tasks import liveness
-from tasks.app import app
-from tasks.liveness import SILENT_S, STALLED_S, Liveness, Silence
-from tasks.reporting import READY_FILE
+from pool.core.names import ENV_READY_FILE
+from pool.core.threads import Threads
+from tasks.worker.liveness import SILENT_S, STALLED_S, Liveness, Silence
 
 
 class HandClock:
@@ -31,7 +26,7 @@ class HandClock:
         raise AssertionError("nothing waits here")
 
 
-class Case:
+class LivenessCase:
     def __init__(self) -> None:
         self.clock = HandClock()
         self.broker_answers = True
@@ -45,7 +40,7 @@ class Case:
 
 
 def test_a_consumer_that_turns_is_not_silent() -> None:
-    case = Case()
+    case = LivenessCase()
     case.clock.now += SILENT_S
     assert not case.silence.is_there()
     case.clock.now += 0.1
@@ -57,13 +52,13 @@ def test_one_that_has_never_turned_is_silent() -> None:
 
 
 def test_a_broker_that_is_away_excuses_any_silence() -> None:
-    case = Case()
+    case = LivenessCase()
     case.broker_answers = False
     assert all(case.later(3600) for _ in range(5))
 
 
 def test_a_broker_that_is_back_excuses_it_for_a_while() -> None:
-    case = Case()
+    case = LivenessCase()
     case.broker_answers = False
     assert case.later(3600)
     case.broker_answers = True
@@ -73,7 +68,7 @@ def test_a_broker_that_is_back_excuses_it_for_a_while() -> None:
 
 
 def test_a_turn_or_another_outage_begins_it_anew() -> None:
-    case = Case()
+    case = LivenessCase()
     assert case.later(1)
     assert not case.later(STALLED_S + 1)
     case.silence.turned()
@@ -84,7 +79,7 @@ def test_a_turn_or_another_outage_begins_it_anew() -> None:
     assert case.later(STALLED_S + 1)
 
 
-class Probe:
+class LivenessProbe:
     """The worker's part of the probe, without a worker: its threads, and whether a turn of the consumer touches the file."""
 
     def __init__(self, file: Path) -> None:
@@ -92,8 +87,7 @@ class Probe:
         self.clock = HandClock()
         self.stop = threading.Event()
         self.threads = Threads(self.clock, lambda _: None)
-        self.step = Liveness.__new__(Liveness)
-        self.step._silence = Silence(self.clock, lambda: True)
+        self.liveness = Liveness(self.threads, self.stop, lambda: True)
 
     def start(self, name: str) -> None:
         self.threads.start(name, self.stop.wait, stop=self.stop, stuck_after_s=60.0)
@@ -101,48 +95,33 @@ class Probe:
     def turn(self) -> bool:
         """Whether the consumer's turn touched the file."""
         self._file.unlink(missing_ok=True)
-        self.step._turn()
+        self.liveness.turn()
         return self._file.exists()
 
 
 @pytest.fixture
-def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Probe]:
-    made = Probe(tmp_path / "ready")
-    monkeypatch.setenv(READY_FILE, str(tmp_path / "ready"))
-    monkeypatch.setitem(app.__dict__, "watched", made.threads)
-    monkeypatch.setitem(app.__dict__, "lanes", [])
+def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LivenessProbe]:
+    made = LivenessProbe(tmp_path / "ready")
+    monkeypatch.setenv(ENV_READY_FILE, str(tmp_path / "ready"))
     yield made
     made.stop.set()
 
 
-def test_stuck_thread_fails_the_probe(probe: Probe) -> None:
+def test_stuck_thread_fails_the_probe(probe: LivenessProbe) -> None:
     probe.start("timers")
     assert probe.turn()
     probe.clock.now += 61
     assert not probe.turn()
-    assert liveness._unwell() == ["timers"]
-    assert probe.step._silence.is_there()
-    assert probe.step._silence.is_excused()
+    assert probe.threads.unwell() == ["timers"]
+    assert probe.liveness.silence.is_there()
+    assert probe.liveness.silence.is_excused()
     probe.clock.now += STALLED_S + 1
-    assert not probe.step._silence.is_excused()
+    assert not probe.liveness.silence.is_excused()
 
 
-def test_dead_thread_fails_the_probe(probe: Probe) -> None:
+def test_dead_thread_fails_the_probe(probe: LivenessProbe) -> None:
     dead = probe.threads.make("observer", lambda: None, stop=probe.stop)
     dead._thread = threading.Thread(target=lambda: None)
     dead.start()
     dead.join(5)
     assert not probe.turn()
-
-
-def test_database_that_is_away_excuses_a_stuck_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    away = f"postgresql://nobody@127.0.0.1:{free_port()}/none"
-    settings = Settings(pool=replace(PoolSettings(), database_url=away, call_timeout_s=2))
-    monkeypatch.setitem(app.__dict__, "settings", settings)
-    monkeypatch.setattr(liveness, "_broker_answers", lambda: True)
-    assert not liveness._others_answer()
-    here = replace(settings.pool, database_url=f"sqlite:///{tmp_path / 'pool.db'}")
-    monkeypatch.setitem(app.__dict__, "settings", replace(settings, pool=here))
-    assert liveness._others_answer()

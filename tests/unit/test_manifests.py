@@ -13,8 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pool.config import podrules
+from pool.core.errors import InvalidInput
+from pool.core.names import LABEL_PREFIX
+from pool.core.settings import KubernetesSettings, Profile
 from pool.drivers.kubernetes import changes, manifests
-from pool.drivers.kubernetes.manifests import Place
+from pool.drivers.kubernetes.manifests import PodPlace
 from pool.drivers.kubernetes.rights import Right
 from pool.drivers.port import (
     LABEL_BUSY,
@@ -25,15 +28,12 @@ from pool.drivers.port import (
     NOTE_DO_NOT_DISRUPT,
     NOTE_REVISION,
     NOTE_SAFE_TO_EVICT,
-    PREFIX,
+    PodRole,
     PodSpec,
-    Role,
     Stamp,
 )
-from pool.errors import InvalidInput
-from pool.settings import KubernetesSettings, Profile
 
-PLACE = Place(settings=KubernetesSettings(pull_secrets=("pull",)), anchor_uid="anchor-uid")
+PLACE = PodPlace(settings=KubernetesSettings(pull_secrets=("pull",)), anchor_uid="anchor-uid")
 SPEC = PodSpec(
     name="w-one", profile="default", revision="rev-1", image="image:1", cpu_millicores=250, memory_mib=64,
     port=8080, grace_s=600, secret="00ff", env={"MODE": "fast"},
@@ -41,7 +41,7 @@ SPEC = PodSpec(
 HELD = Stamp(org="acme", claim_id="c-1", epoch=1, busy=True)
 
 
-def made(profile: Profile | None = None, place: Place = PLACE, **changes: Any) -> dict[str, Any]:
+def made(profile: Profile | None = None, place: PodPlace = PLACE, **changes: Any) -> dict[str, Any]:
     return manifests.pod(replace(SPEC, **changes), profile or Profile(), place)
 
 
@@ -54,8 +54,8 @@ def env_of(pod: dict[str, Any]) -> dict[str, Any]:
     return {e["name"]: e.get("value", e.get("valueFrom")) for e in container_of(pod)["env"]}
 
 
-@pytest.mark.parametrize("role", Role)
-def test_every_pod_keeps_the_restricted_standard(role: Role) -> None:
+@pytest.mark.parametrize("role", PodRole)
+def test_every_pod_keeps_the_restricted_standard(role: PodRole) -> None:
     pod = made(role=role)
     spec, container = pod["spec"], container_of(pod)
     assert spec["securityContext"]["runAsNonRoot"] is True
@@ -73,15 +73,15 @@ def test_every_pod_keeps_the_restricted_standard(role: Role) -> None:
     assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
 
 
-@pytest.mark.parametrize("role", Role)
-def test_requests_are_limits(role: Role) -> None:
+@pytest.mark.parametrize("role", PodRole)
+def test_requests_are_limits(role: PodRole) -> None:
     resources = container_of(made(role=role))["resources"]
     size = {"cpu": "250m", "memory": "64Mi", "ephemeral-storage": "1024Mi"}
     assert resources["requests"] == resources["limits"] == size
 
 
-@pytest.mark.parametrize("role", Role)
-def test_no_worker_can_fill_its_nodes_disk(role: Role) -> None:
+@pytest.mark.parametrize("role", PodRole)
+def test_no_worker_can_fill_its_nodes_disk(role: PodRole) -> None:
     volumes = (
         {"name": "cache", "emptyDir": {}},
         {"name": "plain", "emptyDir": None},
@@ -97,13 +97,13 @@ def test_no_worker_can_fill_its_nodes_disk(role: Role) -> None:
         "small": {"sizeLimit": "5Mi"},
         "memory": {"medium": "Memory", "sizeLimit": "64Mi"},
     }
-    assert found == {"warmpool-tmp": {"sizeLimit": "300Mi"}, **(given if role is Role.WORKER else {})}
+    assert found == {"warmpool-tmp": {"sizeLimit": "300Mi"}, **(given if role is PodRole.WORKER else {})}
     assert container_of(pod)["resources"]["limits"]["ephemeral-storage"] == "300Mi"
 
 
 def test_a_worker_has_its_grace_and_a_placeholder_none() -> None:
     assert made()["spec"]["terminationGracePeriodSeconds"] == 600
-    assert made(role=Role.PLACEHOLDER)["spec"]["terminationGracePeriodSeconds"] == 0
+    assert made(role=PodRole.PLACEHOLDER)["spec"]["terminationGracePeriodSeconds"] == 0
 
 
 def test_a_new_pod_says_what_it_is_and_that_nobody_holds_it() -> None:
@@ -197,7 +197,7 @@ def test_a_placeholder_stands_where_workers_stand_and_is_pushed_aside_by_them() 
     profile = Profile(
         node_selector={"pool": "workers"}, tolerations=({"key": "dedicated"},), priority_class="high"
     )
-    spec = made(profile, role=Role.PLACEHOLDER, secret="")["spec"]
+    spec = made(profile, role=PodRole.PLACEHOLDER, secret="")["spec"]
     assert spec["priorityClassName"] == "warmpool-placeholder"
     assert spec["nodeSelector"] == {"pool": "workers"}
     assert spec["tolerations"] == [{"key": "dedicated"}]
@@ -205,7 +205,7 @@ def test_a_placeholder_stands_where_workers_stand_and_is_pushed_aside_by_them() 
     assert container["command"] == ["sleep", "infinity"]
     assert not {"readinessProbe", "ports"} & container.keys()
     pause = replace(PLACE, settings=KubernetesSettings(placeholder_image="pause:3"))
-    (container,) = made(place=pause, role=Role.PLACEHOLDER, secret="")["spec"]["containers"]
+    (container,) = made(place=pause, role=PodRole.PLACEHOLDER, secret="")["spec"]["containers"]
     assert (container["image"], container.get("command")) == ("pause:3", None)
 
 
@@ -246,7 +246,7 @@ def test_a_profile_can_not_say_what_only_the_pool_says(wrong: dict[str, Any]) ->
 
 
 def test_every_word_of_the_pool_is_reserved() -> None:
-    for word in (PREFIX, NOTE_DO_NOT_DISRUPT, NOTE_SAFE_TO_EVICT):
+    for word in (LABEL_PREFIX, NOTE_DO_NOT_DISRUPT, NOTE_SAFE_TO_EVICT):
         assert word.startswith(podrules.RESERVED_PREFIXES)
     assert manifests.MANAGED_BY in podrules.RESERVED_LABELS
 

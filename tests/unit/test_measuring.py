@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from pathlib import Path
 
@@ -11,15 +10,15 @@ import pytest
 
 from bench import __main__ as command
 from bench import documenting
-from bench.measuring import Effort, Figure, Measured, Report, count, interleaved, lines, percentile
+from bench.measuring import BenchReport, Effort, Figure, Measured, count, interleaved, lines, percentile
 
 
 def figure(ratio: float, most: float | None = 1.2, gate: float | None = None) -> Figure:
     return Figure(name="f", ratio=ratio, lowest=ratio, highest=ratio, most=most, gate=gate)
 
 
-def report(*figures: Figure) -> Report:
-    return Report(bench="some-bench", figures=figures, measured=Measured(rounds={"a": [[0.001, 0.002]]}))
+def report(*figures: Figure) -> BenchReport:
+    return BenchReport(bench="some-bench", figures=figures, measured=Measured(rounds={"a": [[0.001, 0.002]]}))
 
 
 class Noted:
@@ -61,6 +60,21 @@ def test_ratio_is_the_median_of_the_rounds_ratios() -> None:
     assert not found.missed
 
 
+def test_rate_is_calls_a_second_of_one_to_the_other() -> None:
+    # Twice, four times and half as fast, round by round.
+    measured = Measured(rounds={"a": [[1.0], [1.0], [2.0]], "b": [[2.0], [4.0], [1.0]]})
+    found = measured.rate("a to b", "a", "b", least=2.1)
+    assert (found.ratio, found.lowest, found.highest) == pytest.approx((2.0, 0.5, 4.0))
+    assert found.missed
+    assert not measured.rate("a to b", "a", "b", least=2.0).missed
+
+
+def test_rate_far_below_its_goal_fails_a_quick_run() -> None:
+    measured = Measured(rounds={"a": [[1.0]], "b": [[1.0]]})
+    assert not measured.rate("a to b", "a", "b", least=1.9).shut
+    assert measured.rate("a to b", "a", "b", least=2.1).shut
+
+
 def test_one_disturbed_round_does_not_decide() -> None:
     measured = Measured(rounds={"a": [[1], [1], [90]], "b": [[1], [1], [1]]})
     assert not measured.ratio("a to b", "a", "b", most=1.2).missed
@@ -99,7 +113,7 @@ def test_command_fails_exactly_if_a_goal_is_missed(
 ) -> None:
     effort = Effort(rounds=1, calls=1, warm_up=0)
     monkeypatch.setattr(command, "BENCHES", {"some-bench": (lambda _: report(figure(ratio)), effort, effort)})
-    monkeypatch.setattr(command.structlog, "configure", lambda **_: None)
+    monkeypatch.setattr("structlog.configure", lambda **_: None)
     assert command.main(["--only", "some-bench"]) == code
 
 
@@ -108,7 +122,7 @@ def test_a_quick_run_is_judged_by_its_gates(ratio: float, code: int, monkeypatch
     effort = Effort(rounds=1, calls=1, warm_up=0)
     found = report(figure(ratio, gate=2.0), figure(1.0))
     monkeypatch.setattr(command, "BENCHES", {"some-bench": (lambda _: found, effort, effort)})
-    monkeypatch.setattr(command.structlog, "configure", lambda **_: None)
+    monkeypatch.setattr("structlog.configure", lambda **_: None)
     assert command.main(["--quick", "--only", "some-bench"]) == code
     assert report(figure(1.3, gate=2.0)).missed
 
@@ -116,20 +130,6 @@ def test_a_quick_run_is_judged_by_its_gates(ratio: float, code: int, monkeypatch
 def test_a_quick_run_without_a_gate_is_judged_by_twice_the_goal() -> None:
     assert not report(figure(1.3)).shut
     assert report(figure(2.5)).shut
-
-
-def test_tables_are_written_between_their_marks_and_nothing_else_is_touched(tmp_path: Path) -> None:
-    marked = "before\n<!-- measured: some-bench -->\nold\n<!-- end: some-bench -->\nafter\n"
-    (tmp_path / "img").mkdir()
-    (tmp_path / "performance.md").write_text(marked)
-    documenting.write([report(figure(1.3))], tmp_path)
-    text = (tmp_path / "performance.md").read_text()
-    assert text.startswith("before\n<!-- measured: some-bench -->\n")
-    assert text.endswith("\n<!-- end: some-bench -->\nafter\n")
-    assert "| f | 1.30 | 1.30 | 1.30 | 1.30 | MISSED (<= 1.2) |" in text
-    assert "old" not in text
-    assert json.loads((tmp_path / "performance.json").read_text())["some-bench"]["missed"] is True
-    assert (tmp_path / "img" / "some-bench.png").stat().st_size > 1000
 
 
 def test_a_page_without_marks_is_an_error() -> None:

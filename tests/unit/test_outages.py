@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from redis.connection import DefaultParser
+from redis.exceptions import ResponseError
 
-from pool.outages import is_outage
+from pool.broker.outages import is_outage
+
+parse_error: Callable[[str], ResponseError] = DefaultParser.parse_error
 
 SCRIPT = "ERR Error running script (call to f_1): @user_script:1: @user_script: 1:"
 
@@ -29,7 +34,7 @@ SCRIPT = "ERR Error running script (call to f_1): @user_script:1: @user_script: 
     ],
 )
 def test_refusal_that_passes_is_an_outage(text: str) -> None:
-    assert is_outage(DefaultParser.parse_error(text))
+    assert is_outage(parse_error(text))
 
 
 @pytest.mark.parametrize(
@@ -42,4 +47,4 @@ def test_refusal_that_passes_is_an_outage(text: str) -> None:
     ],
 )
 def test_wrong_command_is_no_outage(text: str) -> None:
-    assert not is_outage(DefaultParser.parse_error(text))
+    assert not is_outage(parse_error(text))

@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pool.planning import (
+from pool.core.planning import (
     Builds,
-    Progress,
+    RolloutProgress,
     Supply,
     clamped_target,
     progress,
@@ -123,7 +123,7 @@ def test_a_build_that_does_not_start_costs_one_slot_at_a_time_and_nothing_old(se
 @given(builds)
 def test_without_old_workers_there_is_nothing_to_replace(seen: Builds) -> None:
     rolled = replace(seen, old_idle=0, old_parked=0, old_busy=0)
-    assert progress(rolled) is Progress.DONE
+    assert progress(rolled) is RolloutProgress.DONE
     assert not any((replacement(rolled).slots, replacement(rolled).idle_go, replacement(rolled).parked_go))
 
 
@@ -146,7 +146,7 @@ def test_a_build_that_starts_replaces_all_that_nobody_holds_and_then_rests(seen:
             proven=seen.proven or ready > 0,
         )
         assert seen.old_idle + seen.new_idle >= least
-    assert progress(seen) is Progress.DONE
+    assert progress(seen) is RolloutProgress.DONE
     assert seen.new_spawning == 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from pool.embedded.ports import free_port, is_free
+from pool.ops.up.ports import free_port, is_free
 
 
 def test_the_kernel_gives_none_of_ours_to_an_outgoing_connection() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pool.profiles import payload, revision, unknown_placeholders
-from pool.settings import Profile
+from pool.core.profiles import payload, revision, unknown_placeholders
+from pool.core.settings import Profile
 
 SHAPING: dict[str, Any] = {
     "image": "other",

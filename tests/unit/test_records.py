@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pool.ids import ClaimId, OrgId, ProfileName, RequestPk, WorkerId
-from pool.records import Claim, Held, Org, Seen
-from pool.states import Source, State
+from pool.core.ids import ClaimId, OrgId, ProfileName, RequestPk, WorkerId
+from pool.core.records import Claim, Held, Org, SeenWorker
+from pool.core.states import MoveReason, Source, State
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 POD = {"pod_uid": "uid", "endpoint": "http://w-1:8080"}
@@ -30,9 +30,9 @@ SOUND: dict[State, dict[str, Any]] = {
 }
 
 
-def a_worker(state: State, **changes: Any) -> Seen:
+def a_worker(state: State, **changes: Any) -> SeenWorker:
     """A row of that state in which nothing is wrong but what the test changes."""
-    row = Seen(
+    row = SeenWorker(
         id=WorkerId("w-1"),
         profile=ProfileName("default"),
         image="image",
@@ -58,28 +58,28 @@ def test_what_leaves_may_keep_its_org_and_its_pod(state: State) -> None:
 
 @pytest.mark.parametrize("state", [State.RESERVED, State.ACTIVATING, State.HOT], ids=str)
 def test_a_busy_worker_may_be_leaving(state: State) -> None:
-    assert a_worker(state, leaving_since=AT, leaving_why="node drained").violations() == []
+    assert a_worker(state, leaving_since=AT, leaving_reason=MoveReason.DISRUPTED).violations() == []
 
 
 @pytest.mark.parametrize(
     ("states", "changes", "sentence"),
     [
-        ("reserved activating hot", {"claim_id": None}, "a claim exactly in a claimed state"),
+        ("reserved activating hot", {"claim_id": None}, "a worker has a claim exactly in the claimed states"),
         (
             "spawning idle hot_idle draining retired lost",
             {"claim_id": "c-1"},
-            "a claim exactly in a claimed state",
+            "a worker has a claim exactly in the claimed states",
         ),
         ("reserved activating hot hot_idle", {"org": None}, "a bound worker has an org"),
         ("idle", {"org": "acme"}, "an idle worker has no org"),
-        ("idle reserved activating hot hot_idle", {"pod_uid": None}, "past its slot there is a pod"),
-        ("hot_idle", {"hot_idle_until": None}, "a parked worker has an end"),
+        ("idle reserved activating hot hot_idle", {"pod_uid": None}, "a worker past spawning has a pod"),
+        ("hot_idle", {"hot_idle_until": None}, "exactly a parked worker has hot_idle_until"),
         (
             "spawning idle reserved activating hot draining retired lost",
             {"hot_idle_until": AT},
-            "a parked worker has an end",
+            "exactly a parked worker has hot_idle_until",
         ),
-        ("idle hot_idle", {"leaving_since": AT}, "a leaver is not kept"),
+        ("idle hot_idle", {"leaving_since": AT}, "a leaving worker is neither idle nor parked"),
     ],
 )
 def test_a_contradiction_is_named_and_nothing_else_is(

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
 
-from pool.clock import SystemClock
-from tasks.delaying import MOST, MOST_OF_AN_ORG, Delayed
-from tasks.mailbox import Taken
-from tasks.proving import Proven
-from tasks.sharing import SharedThreads
+from pool.core.clock import SystemClock
+from tasks.lane.delaying import MOST, MOST_OF_AN_ORG, Delayed
+from tasks.lane.exchange import Taken
+from tasks.lane.proving import Proven
+from tasks.lane.sharing import SharedThreads
 from tests.support.waiting import eventually
-from tests.unit.test_letters import envelope, letter_of
+from tests.unit.test_incoming_messages import envelope, incoming
 
 WITHIN_S = 10.0
 LARGE = 10**9
 
 
-class Gate:
+class ThreadGate:
     """Calls that wait until the gate opens, and how many of them run."""
 
     def __init__(self) -> None:
@@ -32,13 +33,13 @@ class Gate:
 
 
 @pytest.fixture
-def gate() -> Iterator[Gate]:
-    made = Gate()
+def gate() -> Iterator[ThreadGate]:
+    made = ThreadGate()
     yield made
     made.opened.set()
 
 
-def test_org_whose_calls_wait_leaves_threads_to_another(gate: Gate) -> None:
+def test_org_whose_calls_wait_leaves_threads_to_another(gate: ThreadGate) -> None:
     threads = SharedThreads(8, most_in_hand=100, most_bytes=LARGE)
     for _ in range(40):
         assert threads.submit("stuck", gate.call)
@@ -54,7 +55,7 @@ def test_org_whose_calls_wait_leaves_threads_to_another(gate: Gate) -> None:
     threads.shutdown()
 
 
-def test_org_has_a_bounded_number_of_calls_in_hand(gate: Gate) -> None:
+def test_org_has_a_bounded_number_of_calls_in_hand(gate: ThreadGate) -> None:
     threads = SharedThreads(4, most_in_hand=3, most_bytes=LARGE)
     assert [threads.submit("acme", gate.call) for _ in range(4)] == [True, True, True, False]
     assert threads.submit("other", gate.call)
@@ -62,7 +63,7 @@ def test_org_has_a_bounded_number_of_calls_in_hand(gate: Gate) -> None:
     threads.shutdown()
 
 
-def test_org_has_a_bounded_number_of_bytes_in_hand(gate: Gate) -> None:
+def test_org_has_a_bounded_number_of_bytes_in_hand(gate: ThreadGate) -> None:
     threads = SharedThreads(4, most_in_hand=100, most_bytes=1000)
     assert [threads.submit("acme", gate.call, size) for size in (600, 600, 300)] == [True, False, True]
     assert threads.submit("other", gate.call, 5000), "one call of any size"
@@ -71,7 +72,7 @@ def test_org_has_a_bounded_number_of_bytes_in_hand(gate: Gate) -> None:
     assert not threads._bytes
 
 
-def test_bytes_of_a_call_that_has_ended_are_free_again(gate: Gate) -> None:
+def test_bytes_of_a_call_that_has_ended_are_free_again(gate: ThreadGate) -> None:
     threads, ended = SharedThreads(4, most_in_hand=100, most_bytes=1000), threading.Event()
     assert threads.submit("acme", gate.call, 100)
     assert gate.begun.acquire(timeout=WITHIN_S)
@@ -82,7 +83,7 @@ def test_bytes_of_a_call_that_has_ended_are_free_again(gate: Gate) -> None:
     threads.shutdown()
 
 
-def test_every_call_is_made_before_shutdown_ends(gate: Gate) -> None:
+def test_every_call_is_made_before_shutdown_ends(gate: ThreadGate) -> None:
     threads, made = SharedThreads(2, most_in_hand=1000, most_bytes=LARGE), []
     for n in range(50):
         threads.submit(f"org-{n % 7}", lambda n=n: made.append(n))  # type: ignore[misc]
@@ -100,13 +101,17 @@ class HandClock(SystemClock):
         return self.now_s
 
 
+def _now() -> datetime:
+    return datetime(2031, 5, 1, 12, tzinfo=UTC)
+
+
 def taken(org: str | None) -> Taken:
-    return Taken(letter=letter_of(envelope()), proven=Proven(org=org))  # type: ignore[arg-type]
+    return Taken(message=incoming(envelope()), proven=Proven(org=org))  # type: ignore[arg-type]
 
 
 def test_delayed_call_is_due_at_its_time_and_leaves() -> None:
     clock = HandClock()
-    delayed = Delayed(clock)
+    delayed = Delayed(clock, _now)
     late, soon = taken("acme"), taken("acme")
     assert delayed.add(late, 30)
     assert delayed.add(soon, 5)
@@ -118,7 +123,7 @@ def test_delayed_call_is_due_at_its_time_and_leaves() -> None:
 
 
 def test_delayed_calls_are_bounded_by_org_and_in_all() -> None:
-    delayed = Delayed(HandClock())
+    delayed = Delayed(HandClock(), _now)
     assert all(delayed.add(taken("acme"), 5) for _ in range(MOST_OF_AN_ORG))
     assert not delayed.add(taken("acme"), 5)
     assert delayed.add(taken("other"), 5)

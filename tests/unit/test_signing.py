@@ -8,11 +8,21 @@ from typing import Any
 
 import pytest
 
-from pool import signing
-from pool.client.credentials import KEY_VARIABLE, LEARN_EVERY_S, Signer, key_source
+from pool.client.credentials import LEARN_EVERY_S, Signer, key_source
 from pool.client.messages import Message
-from pool.errors import InvalidInput
-from pool.signing import HEADER, VALID_S, Asked, InternalTasks, OrgKey, Proof, Trouble, trouble_with
+from pool.core import names, signing
+from pool.core.errors import InvalidInput
+from pool.core.names import ENV_ORG_KEY
+from pool.core.signing import (
+    HEADER,
+    VALID_S,
+    Asked,
+    InternalTasks,
+    OrgKey,
+    Proof,
+    SignatureProblem,
+    trouble_with,
+)
 
 MASTER = b"m" * 32
 KEY = signing.org_key(MASTER, "acme", 1)
@@ -33,7 +43,7 @@ def proof(asked: Asked = ASKED, key: OrgKey = KEY, expires_s: int = 1_300) -> Pr
     return made
 
 
-def judged(shown: Proof, asked: Asked = ASKED, *, now_s: float = NOW_S) -> Trouble | None:
+def judged(shown: Proof, asked: Asked = ASKED, *, now_s: float = NOW_S) -> SignatureProblem | None:
     return trouble_with(shown, asked, [KEY.secret], now_s=now_s, limit_s=900)
 
 
@@ -57,7 +67,7 @@ def test_what_was_signed_is_believed_also_after_it_went_over_the_wire() -> None:
     ],
 )
 def test_nothing_of_it_can_be_changed(change: dict[str, Any]) -> None:
-    assert judged(proof(), replace(ASKED, **change)) is Trouble.MISMATCH
+    assert judged(proof(), replace(ASKED, **change)) is SignatureProblem.MISMATCH
 
 
 @pytest.mark.parametrize(
@@ -65,7 +75,7 @@ def test_nothing_of_it_can_be_changed(change: dict[str, Any]) -> None:
     [{"org": "bolt"}, {"version": 2}, {"expires_s": 1_301}, {"nonce": NONCE[::-1]}, {"mac": "0" * 64}],
 )
 def test_nothing_that_it_shows_can_be_changed(change: dict[str, Any]) -> None:
-    assert judged(replace(proof(), **change)) is Trouble.MISMATCH
+    assert judged(replace(proof(), **change)) is SignatureProblem.MISMATCH
 
 
 def test_another_orgs_key_another_version_and_another_master_do_not_match() -> None:
@@ -74,24 +84,24 @@ def test_another_orgs_key_another_version_and_another_master_do_not_match() -> N
         replace(signing.org_key(MASTER, "acme", 2), version=1),
         signing.org_key(b"n" * 32, "acme", 1),
     ):
-        assert judged(proof(key=key)) is Trouble.MISMATCH
-    assert trouble_with(proof(), ASKED, [], now_s=NOW_S, limit_s=900) is Trouble.UNKNOWN_KEY
+        assert judged(proof(key=key)) is SignatureProblem.MISMATCH
+    assert trouble_with(proof(), ASKED, [], now_s=NOW_S, limit_s=900) is SignatureProblem.UNKNOWN_KEY
     both = ["0" * 64, KEY.secret]
     assert trouble_with(proof(), ASKED, both, now_s=NOW_S, limit_s=900) is None
 
 
 def test_it_ends_and_can_not_be_made_to_last() -> None:
-    assert judged(proof(expires_s=1_000)) is Trouble.EXPIRED
+    assert judged(proof(expires_s=1_000)) is SignatureProblem.EXPIRED
     assert judged(proof(expires_s=1_001)) is None
     assert judged(proof(expires_s=1_900)) is None
-    assert judged(proof(expires_s=1_901)) is Trouble.AHEAD
+    assert judged(proof(expires_s=1_901)) is SignatureProblem.AHEAD
 
 
 def test_arguments_that_can_not_be_signed_match_nothing() -> None:
     deep: list[Any] = []
     for _ in range(100_000):
         deep = [deep]
-    assert judged(proof(), replace(ASKED, args=deep)) is Trouble.MISMATCH
+    assert judged(proof(), replace(ASKED, args=deep)) is SignatureProblem.MISMATCH
 
 
 @pytest.mark.parametrize(
@@ -117,10 +127,10 @@ def test_no_orgs_names_are_the_beginning_of_anothers() -> None:
     orgs = ["a", "a.b", "a-b", "a_b", "ab", "a."]
     for one in orgs:
         for other in set(orgs) - {one}:
-            assert not signing.reply_prefix_of(other).startswith(signing.reply_prefix_of(one))
-            assert not signing.task_prefix_of(other).startswith(signing.task_prefix_of(one))
-            assert signing.queue_of(other) != signing.queue_of(one)
-    assert signing.queue_of("general") != "acquire.general"
+            assert not names.reply_prefix_of(other).startswith(names.reply_prefix_of(one))
+            assert not names.task_prefix_of(other).startswith(names.task_prefix_of(one))
+            assert names.queue_of(other) != names.queue_of(one)
+    assert names.queue_of("general") != "acquire.general"
 
 
 class ClockAt:
@@ -180,13 +190,13 @@ def test_a_key_that_was_changed_in_its_file_is_used_without_a_restart(
 
 def test_a_given_key_comes_before_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
     assert key_source(None) is None
-    monkeypatch.setenv(KEY_VARIABLE, KEY.text)
+    monkeypatch.setenv(ENV_ORG_KEY, KEY.text)
     other = signing.org_key(MASTER, "bolt", 1)
     given, environments = key_source(other.text), key_source(None)
     assert given is not None
     assert environments is not None
     assert (given(), environments()) == (other, KEY)
-    monkeypatch.setenv(KEY_VARIABLE, "nonsense")
+    monkeypatch.setenv(ENV_ORG_KEY, "nonsense")
     with pytest.raises(InvalidInput, match="org_key"):
         key_source(None)
 
@@ -198,7 +208,8 @@ def test_internal_task_is_accepted_only_as_the_control_plane_signed_it() -> None
     assert internal.accepts(signature, task)
     for change in ({"task": "pool.spawn"}, {"task_id": "u"}, {"args": [1]}, {"kwargs": {"worker_id": "x"}}):
         assert not internal.accepts(signature, replace(task, **change))
-    for header in (None, "", 5, [], "ä", signature[:-1], signature.upper()):
+    headers: tuple[object, ...] = (None, "", 5, [], "ä", signature[:-1], signature.upper())
+    for header in headers:
         assert not internal.accepts(header, task)
 
 

@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
-from pool import states
-from pool.states import MOVES, PAIRS, State
+from pool.core import states
+from pool.core.states import MOVES, PAIRS, State
 
 # from: to. Taken from the design, never from the code that it judges.
 DRAWN = """

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from pool.embedded import events as ev
-from pool.embedded.adoption import judge
-from pool.embedded.components import Component, Kind, ReadyFile, Stage
-from pool.embedded.datadir import Recorded
-from pool.embedded.processes import Exit
-from pool.embedded.supervision import FAILED_STARTS_LIMIT, Phase, Supervision
-from pool.processes import ProcessRef
+from pool.drivers.local.processref import ProcessRef
+from pool.ops.up import events as ev
+from pool.ops.up.adoption import judge
+from pool.ops.up.components import Component, ComponentKind, ReadyFile, StartStage
+from pool.ops.up.datadir import Recorded
+from pool.ops.up.processes import Exit
+from pool.ops.up.supervision import FAILED_STARTS_LIMIT, ComponentPhase, Supervision
 
 
-def a_component(name: str, stage: Stage, kind: Kind = Kind.SERVICE) -> Component:
+def a_component(name: str, stage: StartStage, kind: ComponentKind = ComponentKind.SERVICE) -> Component:
     return Component(
         name=name,
         stage=stage,
@@ -33,15 +33,15 @@ def a_component(name: str, stage: Stage, kind: Kind = Kind.SERVICE) -> Component
 
 
 COMPONENTS = [
-    a_component("redis", Stage.BROKER),
-    a_component("migrate", Stage.MIGRATION, Kind.ONE_SHOT),
-    a_component("acquire", Stage.WORKERS),
-    a_component("fleet", Stage.WORKERS),
-    a_component("beat", Stage.DRIVING),
+    a_component("redis", StartStage.SERVERS),
+    a_component("migrate", StartStage.MIGRATION, ComponentKind.ONE_SHOT),
+    a_component("acquire", StartStage.WORKERS),
+    a_component("fleet", StartStage.WORKERS),
+    a_component("beat", StartStage.DRIVING),
 ]
 
 
-class Run:
+class SupervisedRun:
     """A supervision with a clock, and everything that it ordered."""
 
     def __init__(self, components: Iterable[Component] = COMPONENTS) -> None:
@@ -61,7 +61,7 @@ class Run:
     def exits(self, name: str, code: int | None = 1) -> list[ev.Action]:
         return self.tell(ev.Exited(name, Exit(code=code)))
 
-    def all_up(self) -> Run:
+    def all_up(self) -> SupervisedRun:
         self.tell(ev.Ticked(), ev.Heard("redis"), ev.Ticked())
         self.exits("migrate", 0)
         self.tell(ev.Ticked(), ev.Heard("acquire"), ev.Heard("fleet"), ev.Ticked(), ev.Heard("beat"))
@@ -81,7 +81,7 @@ def started(actions: Iterable[ev.Action]) -> list[str]:
 
 
 def test_a_stage_starts_only_when_the_one_before_is_ready() -> None:
-    run = Run()
+    run = SupervisedRun()
     assert started(run.after(0)) == ["redis"]
     assert started(run.after(5)) == []
     run.tell(ev.Heard("redis"))
@@ -95,7 +95,7 @@ def test_a_stage_starts_only_when_the_one_before_is_ready() -> None:
 
 
 def test_each_component_is_told_ready_once_and_everything_once() -> None:
-    run = Run().all_up()
+    run = SupervisedRun().all_up()
     for name in ("redis", "beat"):
         run.tell(ev.Heard(name))
     told = [action.name for action in run.orders if isinstance(action, ev.TellReady)]
@@ -104,13 +104,13 @@ def test_each_component_is_told_ready_once_and_everything_once() -> None:
 
 
 def test_a_one_shot_that_ran_is_not_run_again() -> None:
-    run = Run().all_up()
-    assert run.state.phase("migrate") is Phase.DONE
+    run = SupervisedRun().all_up()
+    assert run.state.phase("migrate") is ComponentPhase.DONE
     assert started(run.after(100)) == []
 
 
 def test_what_dies_is_started_again_and_its_death_is_explained() -> None:
-    run = Run().all_up()
+    run = SupervisedRun().all_up()
     (warning,) = run.exits("fleet", -signal.SIGKILL)
     assert warning == ev.Warn("fleet was killed by SIGKILL; starting it again in 0.2 s")
     assert started(run.after(0.1)) == []
@@ -118,13 +118,13 @@ def test_what_dies_is_started_again_and_its_death_is_explained() -> None:
 
 
 def test_a_dead_broker_is_restarted_without_touching_the_rest() -> None:
-    run = Run().all_up()
+    run = SupervisedRun().all_up()
     run.exits("redis")
     assert run.after(1) == [ev.Start("redis")]
 
 
 def test_pauses_grow_to_five_seconds_and_no_further() -> None:
-    run = Run().all_up()
+    run = SupervisedRun().all_up()
     pauses = []
     for _ in range(8):
         run.exits("beat")
@@ -134,14 +134,14 @@ def test_pauses_grow_to_five_seconds_and_no_further() -> None:
 
 
 def test_a_crash_loop_can_go_on_for_ever() -> None:
-    run = Run().all_up()
+    run = SupervisedRun().all_up()
     for _ in range(1200):
         run.exits("beat")
         assert started(run.after(5)) == ["beat"]
 
 
 def test_pauses_are_short_again_after_half_a_minute_of_running() -> None:
-    run = Run().all_up()
+    run = SupervisedRun().all_up()
     for _ in range(4):
         run.exits("beat")
         run.pause_after_crash("beat")
@@ -152,21 +152,21 @@ def test_pauses_are_short_again_after_half_a_minute_of_running() -> None:
 
 
 def test_one_that_never_became_ready_ends_the_run_with_its_log() -> None:
-    run = Run()
+    run = SupervisedRun()
     run.after(0)
     for _ in range(FAILED_STARTS_LIMIT - 1):
         run.exits("redis")
         run.pause_after_crash("redis")
     actions = run.exits("redis", 3)
     assert actions[:2] == [
-        ev.Warn("redis ended with exit code 3; it has failed 5 times without becoming ready, giving up"),
+        ev.Warn("redis ended with exit code 3; it failed 5 times before it was ready, stopping everything"),
         ev.ShowLog("redis"),
     ]
     assert run.tell(ev.PodsCleared()) == [ev.Finish(1)]
 
 
 def test_one_that_never_becomes_ready_in_time_counts_as_failed() -> None:
-    run = Run()
+    run = SupervisedRun()
     run.after(0)
     for _ in range(FAILED_STARTS_LIMIT):
         assert ev.Terminate("redis") in run.after(61)
@@ -176,7 +176,7 @@ def test_one_that_never_becomes_ready_in_time_counts_as_failed() -> None:
 
 
 def test_one_that_was_ready_before_is_never_given_up() -> None:
-    run = Run().all_up()
+    run = SupervisedRun().all_up()
     for _ in range(3 * FAILED_STARTS_LIMIT):
         run.exits("acquire")
         run.after(5)
@@ -184,11 +184,14 @@ def test_one_that_was_ready_before_is_never_given_up() -> None:
 
 
 def test_a_silent_component_is_ended_then_killed_then_started_again() -> None:
-    run = Run().all_up()
+    run = SupervisedRun().all_up()
     others = [ev.Heard(name) for name in ("redis", "acquire", "beat")]
     run.now += 61
     run.tell(*others)
-    assert run.tell(ev.Ticked()) == [ev.Warn("fleet was silent for 60 s; ending it"), ev.Terminate("fleet")]
+    assert run.tell(ev.Ticked()) == [
+        ev.Warn("fleet has not responded for 60 s; restarting it"),
+        ev.Terminate("fleet"),
+    ]
     assert run.after(9) == []
     assert run.after(1) == [ev.Kill("fleet")]
     run.exits("fleet", -signal.SIGKILL)
@@ -196,7 +199,7 @@ def test_a_silent_component_is_ended_then_killed_then_started_again() -> None:
 
 
 def test_a_component_that_keeps_showing_itself_is_left_alone() -> None:
-    run = Run().all_up()
+    run = SupervisedRun().all_up()
     for _ in range(10):
         run.now += 50
         run.tell(*(ev.Heard(name) for name in ("redis", "acquire", "fleet", "beat")))
@@ -204,7 +207,7 @@ def test_a_component_that_keeps_showing_itself_is_left_alone() -> None:
 
 
 def test_stopping_goes_from_the_last_stage_to_the_first_and_waits_between() -> None:
-    run = Run().all_up()
+    run = SupervisedRun().all_up()
     assert run.tell(ev.StopRequested()) == [ev.Terminate("beat")]
     assert run.after(1) == []
     assert run.exits("beat", 0) == [ev.TellStopped("beat"), ev.Terminate("acquire"), ev.Terminate("fleet")]
@@ -217,7 +220,7 @@ def test_stopping_goes_from_the_last_stage_to_the_first_and_waits_between() -> N
 
 
 def test_pods_are_cleared_only_when_nobody_is_left_who_makes_them() -> None:
-    run = Run().all_up()
+    run = SupervisedRun().all_up()
     run.tell(ev.StopRequested())
     run.exits("beat", 0)
     run.exits("acquire", 0)
@@ -228,14 +231,14 @@ def test_pods_are_cleared_only_when_nobody_is_left_who_makes_them() -> None:
 
 
 def test_what_does_not_end_in_its_grace_is_killed() -> None:
-    run = Run().all_up()
+    run = SupervisedRun().all_up()
     run.tell(ev.StopRequested())
     assert run.after(9.9) == []
     assert run.after(0.2) == [ev.Kill("beat")]
 
 
 def test_a_second_request_kills_everything_but_still_clears_the_pods_first() -> None:
-    run = Run().all_up()
+    run = SupervisedRun().all_up()
     run.tell(ev.StopRequested())
     assert run.tell(ev.StopRequested()) == [ev.Kill("acquire"), ev.Kill("fleet"), ev.Kill("beat")]
     for name in ("acquire", "fleet"):
@@ -246,7 +249,7 @@ def test_a_second_request_kills_everything_but_still_clears_the_pods_first() -> 
 
 
 def test_nothing_is_started_while_stopping() -> None:
-    run = Run().all_up()
+    run = SupervisedRun().all_up()
     run.exits("fleet")
     run.tell(ev.StopRequested())
     run.exits("acquire")
@@ -254,7 +257,7 @@ def test_nothing_is_started_while_stopping() -> None:
 
 
 def test_stopping_before_anything_is_ready_leaves_nothing() -> None:
-    run = Run()
+    run = SupervisedRun()
     run.after(0)
     assert run.tell(ev.StopRequested()) == [ev.ClearPods()]
     assert run.tell(ev.PodsCleared()) == [ev.Terminate("redis")]
@@ -262,7 +265,7 @@ def test_stopping_before_anything_is_ready_leaves_nothing() -> None:
 
 
 def test_an_adopted_component_is_not_started_a_second_time() -> None:
-    run = Run()
+    run = SupervisedRun()
     run.tell(ev.Adopted("redis"), ev.Adopted("fleet"))
     assert started(run.after(0)) == []
     run.tell(ev.Heard("redis"), ev.Heard("fleet"), ev.Ticked())

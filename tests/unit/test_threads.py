@@ -6,16 +6,17 @@ import ctypes
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from structlog.testing import capture_logs
 
-from pool.clock import SystemClock
-from pool.threads import Threads
+from pool.core.clock import SystemClock
+from pool.core.threads import Threads
 from tests.support.waiting import eventually
 
 
-class Case:
+class ThreadCase:
     """Threads whose restarts are counted, and one event that ends them all."""
 
     def __init__(self) -> None:
@@ -29,50 +30,55 @@ class Case:
         while not self.stop.wait(0.01):
             self.turns += 1
 
+    def restarted(self, times: int) -> bool:
+        return self.restarts["some thread"] == times
+
     def goes_on(self) -> None:
         before = self.turns
         eventually(lambda: self.turns > before)
 
 
 @pytest.fixture
-def case() -> Iterator[Case]:
-    made = Case()
+def case() -> Iterator[ThreadCase]:
+    made = ThreadCase()
     yield made
     made.stop.set()
 
 
-class Crash(BaseException):
+class TargetCrash(BaseException):
     """Not even an `Exception`."""
 
 
-def kill(name: str, error: type[BaseException] = Crash) -> None:
+def kill(name: str, error: type[BaseException] = TargetCrash) -> None:
     """Raise this in a thread, wherever it is."""
     ident = next(t.ident for t in threading.enumerate() if t.name == name)
     assert ident is not None
     assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(error)) == 1
 
 
-@pytest.mark.parametrize("error", [Crash, ValueError, SystemExit])
-def test_thread_that_is_killed_is_started_again_and_counted(case: Case, error: type[BaseException]) -> None:
+@pytest.mark.parametrize("error", [TargetCrash, ValueError, SystemExit])
+def test_thread_that_is_killed_is_started_again_and_counted(
+    case: ThreadCase, error: type[BaseException]
+) -> None:
     with capture_logs() as logged:
         case.threads.start("some thread", case.turn, stop=case.stop)
         for times in (1, 2):
             case.goes_on()
             kill("some thread", error)
-            eventually(lambda times=times: case.restarts["some thread"] == times)
+            eventually(partial(case.restarted, times))
         case.goes_on()
     told = [line for line in logged if line["event"] == "thread_restarted"]
     assert [(line["thread"], line["in_a_row"]) for line in told] == [("some thread", 1), ("some thread", 2)]
     assert case.threads.unwell() == []
 
 
-def test_thread_that_returns_while_it_is_wanted_is_started_again(case: Case) -> None:
+def test_thread_that_returns_while_it_is_wanted_is_started_again(case: ThreadCase) -> None:
     ran: list[int] = []
     case.threads.start("hasty", lambda: ran.append(1), stop=case.stop)
     eventually(lambda: len(ran) >= 2 and case.restarts["hasty"] >= 1)
 
 
-def test_thread_that_was_told_to_end_ends_and_is_not_counted(case: Case) -> None:
+def test_thread_that_was_told_to_end_ends_and_is_not_counted(case: ThreadCase) -> None:
     thread = case.threads.start("ending", case.turn, stop=case.stop)
     case.goes_on()
     case.stop.set()
@@ -130,7 +136,7 @@ def _end() -> None:
     pass
 
 
-def test_counter_that_fails_does_not_end_the_thread(case: Case) -> None:
+def test_counter_that_fails_does_not_end_the_thread(case: ThreadCase) -> None:
     def fails(_: str) -> None:
         raise RuntimeError("no metrics yet")
 

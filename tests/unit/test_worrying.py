@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pool.reporting.worrying import worries
+from pool.ops.reporting.worrying import worries
 
 STATES = {"spawning": 0, "idle": 3, "hot": 0, "hot_idle": 0, "draining": 0}
 
@@ -49,39 +49,39 @@ def test_a_pool_that_is_well_worries_nobody() -> None:
     ("changes", "ident", "level", "text"),
     [
         ({"beat_dark": True}, "beat_dark", "bad", "beat is dark"),
-        ({"pool": {"paused": False, "canary_age_s": 31.0}}, "lane_closed", "bad", "no canary came through for 31 s"),
+        ({"pool": {"paused": False, "canary_age_s": 31.0}}, "lane_closed", "bad", "no canary has arrived for 31 s"),
         ({"pool": {"paused": True, "canary_age_s": 1.0}}, "paused", "warn", "the pool is paused"),
         ({"passes": {"reap": a_pass(dark=True)}}, "pass_dark:reap", "bad", "pass reap is dark"),
         (
             {"passes": {"reap": a_pass(dark=True, outcome="failed", detail="no database")}},
-            "pass_dark:reap", "bad", "pass reap is dark: no database",
+            "pass_dark:reap", "bad", "pass reap is dark (no success for three periods): no database",
         ),
-        ({"passes": {"reap": a_pass(failures=2, detail="so")}}, "pass_failing:reap", "warn", "failed 2 times: so"),
+        ({"passes": {"reap": a_pass(failures=2, detail="so")}}, "pass_failing:reap", "warn", "failed 2 times in a row: so"),
         ({"passes": {"reap": a_pass(paused=True, paused_by="alice")}}, "pass_paused:reap", "warn", "paused by alice"),
         (
             {"profiles": {"gpu": a_profile(trouble="no image", trouble_until="later")}},
-            "spawn_failing:gpu", "bad", "can not start workers: no image",
+            "spawn_failing:gpu", "bad", "cannot start workers: no image",
         ),
         (
             {"profiles": {"gpu": a_profile(states=STATES | {"idle": 0, "spawning": 2})}},
-            "warm_empty:gpu", "warn", "no warm worker, 2 being started",
+            "warm_empty:gpu", "warn", "no warm worker (2 workers starting)",
         ),
-        ({"profiles": {"gpu": a_profile(surplus_overdue=50)}}, "idle_overdue:gpu", "warn", "50 idle above its target"),
-        ({"waiting": [line(11)]}, "waiting:acme:default", "warn", "2 of acme waiting, the oldest for 11 s: it is full"),
-        ({"parked_overdue": 1}, "parked_overdue", "warn", "1 worker parked past the time"),
-        ({"parked_overdue": 7}, "parked_overdue", "warn", "7 workers parked past the time"),
-        ({"suspects": [suspect("orphan", "in use: held")]}, "orphan:w-1", "warn", "in use: held"),
+        ({"profiles": {"gpu": a_profile(surplus_overdue=50)}}, "idle_overdue:gpu", "warn", "50 workers idle above its warm target"),
+        ({"waiting": [line(11)]}, "waiting:acme:default", "warn", "requests of acme waiting: 2, the oldest for 11 s: it is full"),
+        ({"parked_overdue": 1}, "parked_overdue", "warn", "1 worker parked past the TTL"),
+        ({"parked_overdue": 7}, "parked_overdue", "warn", "7 workers parked past the TTL"),
+        ({"suspects": [suspect("held_pod", "in use: held")]}, "orphan:w-1", "warn", "in use: held"),
         ({"suspects": [suspect("row_without_pod", "absent once")]}, "row_without_pod:w-1", "warn", "w-1: absent once"),
         ({"suspects": [suspect("empty_cluster", "seen once")]}, "empty_cluster:w-1", "warn", "w-1: seen once"),
         (
-            {"leaving": [{"id": "w-1", "org": "acme", "leaving_why": "drained"}]},
-            "leaving:w-1", "warn", "w-1 is in use by acme and must leave: drained",
+            {"leaving": [{"id": "w-1", "org": "acme", "leaving_reason": "disrupted", "leaving_detail": "its node n-1 is cordoned"}]},
+            "leaving:w-1", "warn", "w-1 is in use by acme and is marked as leaving: its node n-1 is cordoned",
         ),
         (
             {"forbidden": [{"call": "patch pods", "age_s": 1.0}]},
-            "forbidden:patch pods", "bad", "the API server forbids us to patch pods",
+            "forbidden:patch pods", "bad", "the API server forbids `patch pods`",
         ),
-        ({"unprotected": 2}, "unprotected", "bad", "2 workers in use may be evicted at any time"),
+        ({"unprotected": 2}, "unprotected", "bad", "2 workers in use can be evicted at any time"),
         ({"broker_emptied_at": "2026-11-17T03:39:17.000Z"}, "broker_emptied", "warn", "at 03:39:17 UTC"),
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-{{- /* A server for trials: one replica, one volume, no backups. Takes root, component, given (its values), port, container (its YAML), volumes. */ -}}
+{{- /* A server for trials: one replica, one volume, no backups. Arguments: root, component, given (its values), port, container (its YAML), volumes. */ -}}
 {{- define "warmpool.bundled" -}}
 {{- $name := printf "%s-%s" (include "warmpool.fullname" .root) .component -}}
 {{- $who := dict "root" .root "component" .component -}}

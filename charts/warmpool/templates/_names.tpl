@@ -2,7 +2,7 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
 {{- end -}}
 
-{{- /* Names of objects: short enough that every suffix of ours fits into 63 characters. */ -}}
+{{- /* Base of object names: short enough that it fits into 63 characters with every suffix. */ -}}
 {{- define "warmpool.fullname" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
@@ -15,7 +15,7 @@
 
 {{- define "warmpool.anchor" -}}{{ include "warmpool.fullname" . }}-anchor{{- end -}}
 {{- define "warmpool.secret" -}}{{ include "warmpool.fullname" . }}{{- end -}}
-{{- /* Namespaces are the whole cluster's, so the release's own namespace is in the name. */ -}}
+{{- /* Namespaces are cluster-wide, so the name includes the namespace of the release. */ -}}
 {{- define "warmpool.workerNamespace" -}}
 {{- $place := list .Release.Namespace (include "warmpool.fullname" .) | uniq | join "-" | trunc 55 | trimSuffix "-" -}}
 {{- default (printf "%s-workers" $place) .Values.workers.namespace -}}
@@ -32,7 +32,7 @@
 {{- if .Values.priorityClasses.placeholder.create }}{{ default (printf "%s-%s-placeholder" .Release.Namespace (include "warmpool.fullname" .)) .Values.priorityClasses.placeholder.name }}{{ else }}{{ .Values.priorityClasses.placeholder.name }}{{ end -}}
 {{- end -}}
 
-{{- /* What a Deployment selects by; it never changes for the life of a release. Takes (dict "root" $ "component" "beat"). */ -}}
+{{- /* Selector of a Deployment; it must not change during the life of a release. Arguments: (dict "root" $ "component" "beat"). */ -}}
 {{- define "warmpool.selector" -}}
 app.kubernetes.io/name: {{ include "warmpool.name" .root }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
@@ -56,7 +56,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end -}}
 {{- end -}}
 
-{{- /* An image that is not ours, by its name and, if there is one, its digest: which then decides, whatever the tag. */ -}}
+{{- /* A third-party image: its name and, if set, its digest, which takes precedence over the tag. */ -}}
 {{- define "warmpool.bundledImage" -}}
 {{ .image }}{{ with .digest }}@{{ . }}{{ end }}
 {{- end -}}

@@ -6,7 +6,7 @@
     - {protocol: TCP, port: 53}
 {{- end -}}
 
-{{- /* Takes (dict "root" $ "what" "redis"): the bundled server's pods, else the addresses that values name. */ -}}
+{{- /* Peers of a server: the pods of the bundled one, else the addresses in values. Arguments: (dict "root" $ "what" "redis"). */ -}}
 {{- define "warmpool.serverEgress" -}}
 {{- $given := index .root.Values.networkPolicy .what -}}
 {{- $bundled := (index .root.Values .what).bundled.enabled -}}

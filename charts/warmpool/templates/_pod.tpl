@@ -1,4 +1,4 @@
-{{- /* What a component says for itself, over what all of them say. Takes (dict "root" $ "values" .Values.beat). */ -}}
+{{- /* The values of a component, merged over `defaults`. Arguments: (dict "root" $ "values" .Values.beat). */ -}}
 {{- define "warmpool.component" -}}
 {{- $own := dict -}}
 {{- range $key, $value := .values }}{{ if not (kindIs "invalid" $value) }}{{ $_ := set $own $key $value }}{{ end }}{{ end -}}
@@ -33,13 +33,13 @@ capabilities: {drop: [ALL]}
 - {name: WARMPOOL_RUN_ALIVE_FILE, value: /run/warmpool/alive}
 {{- end -}}
 
-{{- /* Its own counters, at the port named metrics. */ -}}
+{{- /* Metrics of the process, on the port named metrics. */ -}}
 {{- define "warmpool.metricsEnv" -}}
 - {name: WARMPOOL_METRICS_HOST, value: 0.0.0.0}
 - {name: WARMPOOL_METRICS_PORT, value: "9107"}
 {{- end -}}
 
-{{- /* Each component gets the secrets that it uses and no other. */ -}}
+{{- /* Each component gets only the secrets that it uses. */ -}}
 {{- define "warmpool.brokerEnv" -}}
 {{ include "warmpool.plainEnv" . }}
 - name: WARMPOOL_BROKER_URL
@@ -78,7 +78,7 @@ capabilities: {drop: [ALL]}
 {{- end }}
 {{- end -}}
 
-{{- /* Takes (dict "root" $ "config" name-of-the-ConfigMap). */ -}}
+{{- /* Arguments: (dict "root" $ "config" name-of-the-ConfigMap). */ -}}
 {{- define "warmpool.volumes" -}}
 - name: config
   configMap: {name: {{ .config }}}
@@ -92,7 +92,7 @@ capabilities: {drop: [ALL]}
 {{- end }}
 {{- end -}}
 
-{{- /* Restarts what neither turns nor waits for a broker that is away. A Redis or database outage restarts nothing. */ -}}
+{{- /* Restarts a process that is stuck. A process that waits for Redis or the database is not restarted. */ -}}
 {{- define "warmpool.fileProbes" -}}
 {{- with .Values.probes }}
 startupProbe:
@@ -112,7 +112,7 @@ readinessProbe:
 {{- end }}
 {{- end -}}
 
-{{- /* Takes (dict "root" $ "path" "/healthcheck"); the container's port is named http. */ -}}
+{{- /* Arguments: (dict "root" $ "path" "/healthcheck"). The container's port is named http. */ -}}
 {{- define "warmpool.httpProbes" -}}
 {{- $get := dict "path" .path "port" "http" -}}
 {{- with .root.Values.probes }}
@@ -133,7 +133,7 @@ readinessProbe:
 {{- end }}
 {{- end -}}
 
-{{- /* A Deployment. Takes root, component, values, command, env, probes (both rendered), and may take api, ports, waits. */ -}}
+{{- /* A Deployment. Arguments: root, component, values, command, env, probes (both rendered); optional: api, ports, waits. */ -}}
 {{- define "warmpool.deployment" -}}
 {{- $root := .root -}}
 {{- $name := printf "%s-%s" (include "warmpool.fullname" $root) .component -}}

@@ -1,11 +1,11 @@
-{{- /* A generated value that outlives upgrades: what is in the cluster is kept. Takes (dict "root" $ "key" "master-key" "bytes" 48). */ -}}
+{{- /* A generated value that upgrades keep: an existing value in the cluster is reused. Arguments: (dict "root" $ "key" "master-key" "bytes" 48). */ -}}
 {{- define "warmpool.kept" -}}
 {{- $made := lookup "v1" "Secret" .root.Release.Namespace (include "warmpool.secret" .root) -}}
 {{- $data := default dict (default dict $made).data -}}
 {{- if hasKey $data .key }}{{ index $data .key | b64dec }}{{ else }}{{ randAlphaNum 48 }}{{ end -}}
 {{- end -}}
 
-{{- /* The passwords of the bundled Redis, made once per rendering so that the ACL file and the URLs agree. */ -}}
+{{- /* Passwords of the bundled Redis, generated once per rendering so that the ACL file and the URLs match. */ -}}
 {{- define "warmpool.passwords" -}}
 {{- $root := . -}}
 {{- $names := list "redis-control-password" "redis-flower-password" "redis-producer-password" "postgres-password" -}}
@@ -14,7 +14,7 @@
 {{- end }}
 {{- end -}}
 
-{{- /* Where each URL is: (dict "name" … "key" …) as YAML. */ -}}
+{{- /* The Secret and key of each URL: (dict "name" … "key" …) as YAML. */ -}}
 {{- define "warmpool.brokerRef" -}}
 {{- with .Values.redis.existingSecret -}}
 name: {{ default (include "warmpool.secret" $) .name }}

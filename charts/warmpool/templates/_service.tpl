@@ -1,4 +1,4 @@
-{{- /* Takes root, component, port. */ -}}
+{{- /* A Service. Arguments: root, component, port. */ -}}
 {{- define "warmpool.service" -}}
 apiVersion: v1
 kind: Service

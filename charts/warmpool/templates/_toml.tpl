@@ -1,4 +1,4 @@
-{{- /* A value as TOML. Helm's own toToml writes every whole number with a fraction. */ -}}
+{{- /* A value as TOML. Helm's toToml writes whole numbers as floats. */ -}}
 {{- define "warmpool.tomlValue" -}}
 {{- if kindIs "map" . -}}
 { {{- $first := true }}{{ range $key, $value := . }}{{ if not $first }}, {{ end }}{{ $first = false }}{{ $key | toJson }} = {{ include "warmpool.tomlValue" $value }}{{ end -}} }
@@ -19,7 +19,7 @@
 {{- end }}
 {{- end -}}
 
-{{- /* warmpool.toml. What the chart knows itself (addresses, names, the driver) is not for values to say. */ -}}
+{{- /* warmpool.toml. The chart sets addresses, names and the driver; values cannot override them. */ -}}
 {{- define "warmpool.toml" -}}
 [pool]
 driver = "kubernetes"

@@ -12,8 +12,8 @@ from typing import Any
 
 import urllib3
 
-from pool.errors import Refused, Transient
-from pool.settings import KubernetesSettings
+from pool.core.errors import Refused, Transient
+from pool.core.settings import KubernetesSettings
 
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 # A peer that has vanished is noticed within 11 s, without a call: a watch may be silent for a minute and be well.

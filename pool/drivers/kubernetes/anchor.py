@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import threading
 
+from pool.core.errors import Refused, Transient
+from pool.core.settings import KubernetesSettings
 from pool.drivers.kubernetes import decoding, manifests
-from pool.drivers.kubernetes.api import CONFLICT, METADATA, NOT_FOUND, Answer, Api, Call
+from pool.drivers.kubernetes.api import CONFLICT, METADATA, NOT_FOUND, ApiCall, ApiResponse, KubeApi
 from pool.drivers.kubernetes.rights import Right
-from pool.errors import Refused, Transient
-from pool.settings import KubernetesSettings
 
 
 class Anchor:
     """Made once, by whoever comes first; one that went away later is not made again behind anybody's back."""
 
-    def __init__(self, api: Api, settings: KubernetesSettings) -> None:
+    def __init__(self, api: KubeApi, settings: KubernetesSettings) -> None:
         self._api = api
         self._settings = settings
         self._lock = threading.Lock()
@@ -34,7 +34,7 @@ class Anchor:
         return bool(self._read())
 
     def _read(self) -> str:
-        call = Call(right=Right.GET_CONFIGMAPS, name=self._settings.anchor, accept=METADATA)
+        call = ApiCall(right=Right.GET_CONFIGMAPS, name=self._settings.anchor, accept=METADATA)
         answer = self._api.call(call)
         return "" if answer.status == NOT_FOUND else decoding.meta(answer.body).uid
 
@@ -47,10 +47,10 @@ class Anchor:
             raise Transient(f"the anchor {self._settings.anchor} went while it was looked at")
         return uid
 
-    def _make(self) -> Answer:
+    def _make(self) -> ApiResponse:
         try:
             return self._api.call(
-                Call(right=Right.CREATE_CONFIGMAPS, body=manifests.anchor(self._settings), accept=METADATA)
+                ApiCall(right=Right.CREATE_CONFIGMAPS, body=manifests.anchor(self._settings), accept=METADATA)
             )
         except Refused as exc:
             missing = f"the anchor, ConfigMap {self._settings.anchor} in namespace {self._api.namespace}"

@@ -18,14 +18,14 @@ from urllib.parse import urlencode
 import msgspec
 import urllib3
 
-from pool.backoff import Backoff
-from pool.clock import Clock
+from pool.core.backoff import Backoff
+from pool.core.clock import Clock
+from pool.core.errors import Forbidden, Refused, Transient
 from pool.drivers.kubernetes import decoding
 from pool.drivers.kubernetes.access import Access
-from pool.drivers.kubernetes.decoding import Page
+from pool.drivers.kubernetes.decoding import ListPage
 from pool.drivers.kubernetes.rights import Asked
 from pool.drivers.kubernetes.throttle import Throttle
-from pool.errors import Forbidden, Refused, Transient
 
 JSON = "application/json"
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ApiResponse:
     """What the API server said: a success, or one of the refusals that mean something to the caller."""
 
     status: int
@@ -60,7 +60,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class ApiCall:
     """One call: by which right, on what, and how."""
 
     right: Asked
@@ -78,7 +78,7 @@ class _NotNow(Transient):
         self.after_s = after_s
 
 
-class Api:
+class KubeApi:
     """Safe to use from many threads."""
 
     def __init__(
@@ -107,7 +107,7 @@ class Api:
         # When it last gave an answer that was one: a server that can not reach its own data refuses and hangs, but knows nothing.
         self.answered_at = -math.inf
 
-    def call(self, call: Call) -> Answer:
+    def call(self, call: ApiCall) -> ApiResponse:
         """Carry it out. `Transient` if the answer is not known, `Refused` if repeating can not help."""
         give_up_at = self._clock.monotonic() + self._timeout_s
         for pause in _AGAIN.pauses():
@@ -119,7 +119,7 @@ class Api:
                     raise
         return self._once(call, give_up_at)
 
-    def pages(self, call: Call, read: Callable[[bytes], Page[T]]) -> Iterator[Page[T]]:
+    def pages(self, call: ApiCall, read: Callable[[bytes], ListPage[T]]) -> Iterator[ListPage[T]]:
         """All parts of a list. Raises rather than leave one out."""
         query: dict[str, str | int] = {**(call.query or {}), "limit": _PAGE}
         while True:
@@ -134,7 +134,7 @@ class Api:
             versioned = ("resourceVersion", "resourceVersionMatch")
             query = {k: v for k, v in query.items() if k not in versioned} | {"continue": page.more}
 
-    def stream(self, call: Call) -> Stream:
+    def stream(self, call: ApiCall) -> Stream:
         """Open a watch."""
         give_up_at = self._clock.monotonic() + self._timeout_s
         self._throttle.take(give_up_at=give_up_at, stop=self._closed)
@@ -162,14 +162,14 @@ class Api:
         self._closed.set()
         self._access.http.clear()
 
-    def _once(self, call: Call, give_up_at: float) -> Answer:
+    def _once(self, call: ApiCall, give_up_at: float) -> ApiResponse:
         self._throttle.take(give_up_at=give_up_at, stop=self._closed)
         left_s = max(0.1, give_up_at - self._clock.monotonic())
         response = self._request(call, urllib3.Timeout(total=left_s), stream=False)
         self._heard(response.headers.get("Date", ""))
         return self._judged(call, response, response.data)
 
-    def _request(self, call: Call, timeout: urllib3.Timeout, *, stream: bool) -> urllib3.BaseHTTPResponse:
+    def _request(self, call: ApiCall, timeout: urllib3.Timeout, *, stream: bool) -> urllib3.BaseHTTPResponse:
         if self._closed.is_set():
             raise Transient("the driver was closed")
         right = call.right
@@ -201,13 +201,13 @@ class Api:
             self._authorized = (said, self._clock.monotonic())
         return said
 
-    def _judged(self, call: Call, response: urllib3.BaseHTTPResponse, body: bytes) -> Answer:
+    def _judged(self, call: ApiCall, response: urllib3.BaseHTTPResponse, body: bytes) -> ApiResponse:
         status, right = response.status, call.right
         if status < 500 and status != _THROTTLED:
             self.answered_at = self._clock.monotonic()
         if status < 300 or status in _EXPECTED:
             self._granted.add(right)
-            return Answer(status=status, body=body)
+            return ApiResponse(status=status, body=body)
         where = "the cluster" if right.of_the_cluster else f"namespace {self.namespace}"
         said = f"{right.verb} {right.resource} in {where}: {_said(body)}"
         if status == _THROTTLED or status >= 500:
@@ -271,7 +271,7 @@ class Stream:
             raise Transient(f"the watch broke: {exc}") from exc
 
 
-def _unlisted(right: Asked, answer: Answer) -> Transient:
+def _unlisted(right: Asked, answer: ApiResponse) -> Transient:
     said = f"{right.verb} {right.resource}: {_said(answer.body)}"
     return Expired(said) if answer.status == EXPIRED else Transient(said)
 

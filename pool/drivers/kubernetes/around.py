@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 import msgspec
 
+from pool.core.settings import Profile
 from pool.drivers.kubernetes.nodes import Taint, Toleration
 from pool.drivers.kubernetes.wire import ListOf, Meta
-from pool.settings import Profile
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(h|ms|m|s)")
 _SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
@@ -19,7 +19,7 @@ _ALL = 1_000_000
 _NODEPOOL = "karpenter.sh/nodepool"
 
 
-class Verdict(msgspec.Struct, frozen=True, rename="camel"):
+class SurroundingsVerdict(msgspec.Struct, frozen=True, rename="camel"):
     """What the API server says of one right."""
 
     allowed: bool = False
@@ -28,7 +28,7 @@ class Verdict(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Review(msgspec.Struct, frozen=True):
-    status: Verdict = Verdict()
+    status: SurroundingsVerdict = SurroundingsVerdict()
 
 
 class PriorityClass(msgspec.Struct, frozen=True, rename="camel"):

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import threading
 
+from pool.core.errors import Refused, Transient
+from pool.core.settings import KubernetesSettings
+from pool.core.threads import Threads
 from pool.drivers.kubernetes import changes, decoding, manifests
-from pool.drivers.kubernetes.api import CONFLICT, METADATA, METADATA_LIST, NOT_FOUND, Api, Call
-from pool.drivers.kubernetes.following import Follower, Source
-from pool.drivers.kubernetes.manifests import Place
+from pool.drivers.kubernetes.api import CONFLICT, METADATA, METADATA_LIST, NOT_FOUND, ApiCall, KubeApi
+from pool.drivers.kubernetes.following import Follower, WatchSource
+from pool.drivers.kubernetes.manifests import PodPlace
 from pool.drivers.kubernetes.rights import Right
 from pool.drivers.kubernetes.wire import Meta
 from pool.drivers.port import PodSpec
-from pool.errors import Refused, Transient
-from pool.settings import KubernetesSettings
-from pool.threads import Threads
 
 # A view that is older than this is not used; everything is listed instead.
 _FRESH_S = 15.0
@@ -23,13 +23,13 @@ class Companions:
     """Of all pods of one pool."""
 
     def __init__(
-        self, api: Api, settings: KubernetesSettings, threads: Threads, *, with_accounts: bool
+        self, api: KubeApi, settings: KubernetesSettings, threads: Threads, *, with_accounts: bool
     ) -> None:
         self._api = api
         self._settings = settings
         self._with_accounts = with_accounts
         self._names = _Names()
-        self._secrets: Source[Meta] = Source(
+        self._secrets: WatchSource[Meta] = WatchSource(
             list_right=Right.LIST_SECRETS,
             watch_right=Right.WATCH_SECRETS,
             page=decoding.metas,
@@ -42,9 +42,11 @@ class Companions:
             api, self._secrets, self._names, threads=threads, relist_s=settings.relist_s
         )
 
-    def prepare(self, spec: PodSpec, place: Place) -> None:
+    def prepare(self, spec: PodSpec, place: PodPlace) -> None:
         """What has to be there before the pod is: a pod whose account is missing is refused."""
-        self._api.call(Call(right=Right.CREATE_SERVICEACCOUNTS, body=manifests.service_account(spec, place)))
+        self._api.call(
+            ApiCall(right=Right.CREATE_SERVICEACCOUNTS, body=manifests.service_account(spec, place))
+        )
 
     def complete(self, spec: PodSpec, pod_uid: str, *, account: bool) -> None:
         """Give a pod what it lacks. Another incarnation's is made this one's before it is collected."""
@@ -52,7 +54,7 @@ class Companions:
             self._give_secret(spec, pod_uid)
         if account:
             patch = changes.owned_by_pod(spec.name, pod_uid)
-            self._api.call(Call(right=Right.PATCH_SERVICEACCOUNTS, name=spec.name, body=patch))
+            self._api.call(ApiCall(right=Right.PATCH_SERVICEACCOUNTS, name=spec.name, body=patch))
 
     def names(self, *, following: bool) -> tuple[str, ...]:
         """Whose companions exist. While pods are followed so are Secrets, and asking costs no call."""
@@ -67,29 +69,29 @@ class Companions:
 
     def delete(self, name: str) -> None:
         """Take them away; none there is success."""
-        self._api.call(Call(right=Right.DELETE_SECRETS, name=name, body=changes.deletion("", None)))
+        self._api.call(ApiCall(right=Right.DELETE_SECRETS, name=name, body=changes.deletion("", None)))
         if self._with_accounts:
             gone = changes.deletion("", None)
-            self._api.call(Call(right=Right.DELETE_SERVICEACCOUNTS, name=name, body=gone))
+            self._api.call(ApiCall(right=Right.DELETE_SERVICEACCOUNTS, name=name, body=gone))
 
     def close(self) -> None:
         self._follower.close()
 
     def _give_secret(self, spec: PodSpec, pod_uid: str) -> None:
         wanted = manifests.secret(spec, pod_uid, self._settings)
-        made = self._api.call(Call(right=Right.CREATE_SECRETS, body=wanted, accept=METADATA))
+        made = self._api.call(ApiCall(right=Right.CREATE_SECRETS, body=wanted, accept=METADATA))
         if made.status == NOT_FOUND:
             raise Refused("invalid", detail=f"there is no namespace {self._api.namespace}")
         if made.status != CONFLICT:
             return
-        there = self._api.call(Call(right=Right.GET_SECRETS, name=spec.name, accept=METADATA))
+        there = self._api.call(ApiCall(right=Right.GET_SECRETS, name=spec.name, accept=METADATA))
         if there.status == NOT_FOUND:
             raise Transient(f"the Secret of {spec.name} went while it was looked at")
         if pod_uid not in {owner.uid for owner in decoding.meta(there.body).owner_references}:
-            self._api.call(Call(right=Right.PATCH_SECRETS, name=spec.name, body=wanted, accept=METADATA))
+            self._api.call(ApiCall(right=Right.PATCH_SECRETS, name=spec.name, body=wanted, accept=METADATA))
 
     def _listed(self, right: Right) -> set[str]:
-        call = Call(right=right, query=self._secrets.query, accept=METADATA_LIST)
+        call = ApiCall(right=right, query=self._secrets.query, accept=METADATA_LIST)
         return {item.name for page in self._api.pages(call, decoding.metas) for item in page.items}
 
 

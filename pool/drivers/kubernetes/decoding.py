@@ -9,11 +9,11 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from pool.core.errors import Transient
 from pool.drivers.kubernetes import wire
 from pool.drivers.kubernetes.manifests import CONTAINER
 from pool.drivers.kubernetes.nodes import Node, Toleration
-from pool.drivers.port import Phase, Pod
-from pool.errors import Transient
+from pool.drivers.port import Pod, PodPhase
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page(Generic[T]):
+class ListPage(Generic[T]):
     """A part of a list, the version it is of, and where the next part begins."""
 
     items: list[T]
@@ -39,34 +39,34 @@ class Page(Generic[T]):
     more: str = ""
 
 
-_EVENT = msgspec.json.Decoder(wire.Event)
+_EVENT = msgspec.json.Decoder(wire.WatchEvent)
 _STATUS = msgspec.json.Decoder(wire.Status)
-_BARE = msgspec.json.Decoder(wire.Bare)
+_BARE = msgspec.json.Decoder(wire.BareObject)
 _ONE_POD = msgspec.json.Decoder(wire.PodObject)
 _ONE_NODE = msgspec.json.Decoder(wire.NodeObject)
 _PODS = msgspec.json.Decoder(wire.ListOf[wire.PodObject])
 _NODES = msgspec.json.Decoder(wire.ListOf[wire.NodeObject])
-_BARES = msgspec.json.Decoder(wire.ListOf[wire.Bare])
+_BARES = msgspec.json.Decoder(wire.ListOf[wire.BareObject])
 
 
 def pod(body: bytes | msgspec.Raw) -> Known:
     return _known(_decoded(_ONE_POD, body))
 
 
-def pods(body: bytes) -> Page[Known]:
+def pods(body: bytes) -> ListPage[Known]:
     page = _decoded(_PODS, body)
     items = [_known(item) for item in page.items or ()]
-    return Page(items=items, version=page.metadata.resource_version, more=page.metadata.more)
+    return ListPage(items=items, version=page.metadata.resource_version, more=page.metadata.more)
 
 
 def node(body: bytes | msgspec.Raw) -> Node:
     return _node(_decoded(_ONE_NODE, body))
 
 
-def nodes(body: bytes) -> Page[Node]:
+def nodes(body: bytes) -> ListPage[Node]:
     page = _decoded(_NODES, body)
     items = [_node(item) for item in page.items or ()]
-    return Page(items=items, version=page.metadata.resource_version, more=page.metadata.more)
+    return ListPage(items=items, version=page.metadata.resource_version, more=page.metadata.more)
 
 
 def meta(body: bytes | msgspec.Raw) -> wire.Meta:
@@ -74,13 +74,13 @@ def meta(body: bytes | msgspec.Raw) -> wire.Meta:
     return _decoded(_BARE, body).metadata
 
 
-def metas(body: bytes) -> Page[wire.Meta]:
+def metas(body: bytes) -> ListPage[wire.Meta]:
     page = _decoded(_BARES, body)
     items = [item.metadata for item in page.items or ()]
-    return Page(items=items, version=page.metadata.resource_version, more=page.metadata.more)
+    return ListPage(items=items, version=page.metadata.resource_version, more=page.metadata.more)
 
 
-def event(line: bytes) -> wire.Event:
+def event(line: bytes) -> wire.WatchEvent:
     return _decoded(_EVENT, line)
 
 
@@ -107,7 +107,7 @@ def _known(item: wire.PodObject) -> Known:
     meta, spec, status = item.metadata, item.spec, item.status
     conditions = {c.type: c for c in status.conditions}
     phase, why = _life(status)
-    unscheduled = conditions.get("PodScheduled", wire.Condition())
+    unscheduled = conditions.get("PodScheduled", wire.PodCondition())
     unschedulable = unscheduled.status == "False" and unscheduled.reason == "Unschedulable"
     container = _worker(spec.containers or [])
     shown = Pod(
@@ -115,7 +115,7 @@ def _known(item: wire.PodObject) -> Known:
         uid=meta.uid,
         version=meta.resource_version,
         phase=phase,
-        ready=phase is Phase.RUNNING and _is_true(conditions, "Ready"),
+        ready=phase is PodPhase.RUNNING and _is_true(conditions, "Ready"),
         terminating=bool(meta.deletion_timestamp),
         endpoint=_endpoint(status.pod_ip, container),
         node=spec.node_name,
@@ -124,13 +124,13 @@ def _known(item: wire.PodObject) -> Known:
         annotations=meta.annotations,
         trouble=_words(why) or (_words(unscheduled) if unscheduled.status == "False" else ""),
         unschedulable=unschedulable,
-        exit_code=why.exit_code if phase is Phase.ENDED else None,
+        exit_code=why.exit_code if phase is PodPhase.ENDED else None,
         leaving=_disruption(conditions),
     )
     return Known(pod=shown, created_s=_instant(meta.creation_timestamp), tolerations=spec.tolerations)
 
 
-def _life(status: wire.PodStatus) -> tuple[Phase, wire.Why]:
+def _life(status: wire.PodStatus) -> tuple[PodPhase, wire.Why]:
     """Where the pod's container stands, and why it is not well."""
     state = next((s.state for s in status.container_statuses if s.name == CONTAINER), wire.ContainerState())
     over = status.phase in ("Succeeded", "Failed")
@@ -142,10 +142,10 @@ def _life(status: wire.PodStatus) -> tuple[Phase, wire.Why]:
             if why.reason and not status.reason
             else wire.Why(reason=status.reason, message=status.message)
         )
-        return Phase.ENDED, wire.Why(said.reason or "ended", said.message, why.exit_code)
+        return PodPhase.ENDED, wire.Why(said.reason or "ended", said.message, why.exit_code)
     if state.waiting is not None and state.waiting.reason not in _ON_ITS_WAY:
-        return Phase.PENDING, state.waiting
-    return (Phase.PENDING if status.phase in ("", "Pending") else Phase.RUNNING), wire.Why()
+        return PodPhase.PENDING, state.waiting
+    return (PodPhase.PENDING if status.phase in ("", "Pending") else PodPhase.RUNNING), wire.Why()
 
 
 def _worker(containers: list[wire.Container]) -> wire.Container:
@@ -159,17 +159,17 @@ def _endpoint(ip: str, container: wire.Container) -> str:
     return f"http://{f'[{ip}]' if ':' in ip else ip}:{container.ports[0].container_port}"
 
 
-def _disruption(conditions: Mapping[str, wire.Condition]) -> str:
+def _disruption(conditions: Mapping[str, wire.PodCondition]) -> str:
     if not _is_true(conditions, "DisruptionTarget"):
         return ""
     return f"chosen for disruption: {_words(conditions['DisruptionTarget']) or 'no reason given'}"
 
 
-def _is_true(conditions: Mapping[str, wire.Condition], kind: str) -> bool:
+def _is_true(conditions: Mapping[str, wire.PodCondition], kind: str) -> bool:
     return kind in conditions and conditions[kind].status == "True"
 
 
-def _words(why: wire.Why | wire.Condition) -> str:
+def _words(why: wire.Why | wire.PodCondition) -> str:
     return ": ".join(filter(None, (why.reason, why.message)))
 
 

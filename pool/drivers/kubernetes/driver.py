@@ -7,20 +7,23 @@ deletions for one uid.
 from __future__ import annotations
 
 import math
-import re
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from pool.clock import Clock
+from pool.core.clock import Clock
+from pool.core.errors import InvalidInput, Refused, Transient
+from pool.core.names import DNS_LABEL, DNS_LABEL_RULE
+from pool.core.settings import KubernetesSettings, Profile
+from pool.core.threads import Threads
 from pool.drivers.asking import ask
 from pool.drivers.kubernetes import changes, decoding, manifests
 from pool.drivers.kubernetes.anchor import Anchor
-from pool.drivers.kubernetes.api import CONFLICT, NOT_FOUND, Api, Call
+from pool.drivers.kubernetes.api import CONFLICT, NOT_FOUND, ApiCall, KubeApi
 from pool.drivers.kubernetes.companions import Companions
 from pool.drivers.kubernetes.decoding import Known
-from pool.drivers.kubernetes.following import Follower, Source
-from pool.drivers.kubernetes.manifests import Place
+from pool.drivers.kubernetes.following import Follower, WatchSource
+from pool.drivers.kubernetes.manifests import PodPlace
 from pool.drivers.kubernetes.nodes import Node
 from pool.drivers.kubernetes.pods import PodCache
 from pool.drivers.kubernetes.pulse import Pulse
@@ -31,19 +34,15 @@ from pool.drivers.port import (
     NOTE_REVISION,
     Gone,
     Listing,
-    Phase,
     Pod,
+    PodPhase,
+    PodRole,
     PodSpec,
-    Role,
     Stamp,
     StampResult,
     Word,
 )
-from pool.errors import InvalidInput, Refused, Transient
-from pool.settings import KubernetesSettings, Profile
-from pool.threads import Threads
 
-_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 # How long a watch that nobody speaks on takes to notice that it should stop.
 _STOP_WITHIN_S = 0.2
 
@@ -52,7 +51,7 @@ class KubernetesDriver:
     """The pods of one pool in one namespace."""
 
     def __init__(
-        self, api: Api, settings: KubernetesSettings, profiles: Mapping[str, Profile], *, clock: Clock,
+        self, api: KubeApi, settings: KubernetesSettings, profiles: Mapping[str, Profile], *, clock: Clock,
         call_timeout_s: float, threads: Threads,
     ) -> None:  # fmt: skip
         self._api = api
@@ -78,8 +77,8 @@ class KubernetesDriver:
         profile = self._profiles.get(spec.profile)
         if profile is None:
             raise Refused("unknown_profile", detail=f"no profile {spec.profile}")
-        place = Place(settings=self._settings, anchor_uid=self._anchor.uid())
-        account = profile.own_service_account and spec.role is Role.WORKER
+        place = PodPlace(settings=self._settings, anchor_uid=self._anchor.uid())
+        account = profile.own_service_account and spec.role is PodRole.WORKER
         manifest = manifests.pod(spec, profile, place)
         if account:
             self._companions.prepare(spec, place)
@@ -92,7 +91,7 @@ class KubernetesDriver:
         _check(name)
         # Not there, or another one under that name: both are what was asked for. Companions are collected with it.
         options = changes.deletion(uid, grace_s)
-        self._api.call(Call(right=Right.DELETE_PODS, name=name, body=options))
+        self._api.call(ApiCall(right=Right.DELETE_PODS, name=name, body=options))
 
     def read(self, name: str) -> Pod | None:
         known = self._read(name)
@@ -100,7 +99,7 @@ class KubernetesDriver:
 
     def list(self) -> Listing:
         began = self._clock.monotonic()
-        call = Call(right=Right.LIST_PODS, query=self._selected)
+        call = ApiCall(right=Right.LIST_PODS, query=self._selected)
         anchored = self._anchor.is_there()
         known = [item for page in self._api.pages(call, decoding.pods) for item in page.items]
         # The anchor is looked for before and after: a namespace that went away meanwhile is not an empty one.
@@ -132,7 +131,7 @@ class KubernetesDriver:
         if pod.says(stamp):
             return self._standing(pod)
         patch = changes.stamp(stamp, version=pod.version, first=not pod.ever_stamped)
-        answer = self._api.call(Call(right=Right.PATCH_PODS, name=pod.name, body=patch))
+        answer = self._api.call(ApiCall(right=Right.PATCH_PODS, name=pod.name, body=patch))
         if answer.status == NOT_FOUND:
             return StampResult.GONE
         if answer.status == CONFLICT:
@@ -142,7 +141,7 @@ class KubernetesDriver:
 
     def word(self, pod: Pod) -> Word:
         now = self._read(pod.name)
-        if now is None or now.pod.uid != pod.uid or now.pod.phase is Phase.ENDED:
+        if now is None or now.pod.uid != pod.uid or now.pod.phase is PodPhase.ENDED:
             return Word.UNUSED
         endpoint = now.pod.endpoint
         if not endpoint:
@@ -164,7 +163,7 @@ class KubernetesDriver:
 
     def _made(self, spec: PodSpec, manifest: manifests.Manifest) -> Known:
         """The pod of that name, made now or by an earlier try."""
-        answer = self._api.call(Call(right=Right.CREATE_PODS, body=manifest))
+        answer = self._api.call(ApiCall(right=Right.CREATE_PODS, body=manifest))
         if answer.ok:
             return decoding.pod(answer.body)
         if answer.status == NOT_FOUND:
@@ -194,11 +193,11 @@ class KubernetesDriver:
 
     def _read(self, name: str) -> Known | None:
         _check(name)
-        answer = self._api.call(Call(right=Right.GET_PODS, name=name))
+        answer = self._api.call(ApiCall(right=Right.GET_PODS, name=name))
         return None if answer.status == NOT_FOUND else decoding.pod(answer.body)
 
 
-_NODES: Source[Node] = Source(
+_NODES: WatchSource[Node] = WatchSource(
     list_right=Right.LIST_NODES,
     watch_right=Right.WATCH_NODES,
     page=decoding.nodes,
@@ -207,8 +206,8 @@ _NODES: Source[Node] = Source(
 )
 
 
-def _pods_of(selected: Mapping[str, str | int]) -> Source[Known]:
-    return Source(
+def _pods_of(selected: Mapping[str, str | int]) -> WatchSource[Known]:
+    return WatchSource(
         list_right=Right.LIST_PODS,
         watch_right=Right.WATCH_PODS,
         page=decoding.pods,
@@ -222,5 +221,5 @@ def _said(body: bytes) -> str:
 
 
 def _check(name: str) -> None:
-    if not _NAME.fullmatch(name):
-        raise InvalidInput("name", "takes 1 to 63 lower-case letters, digits and inner dashes")
+    if not DNS_LABEL.fullmatch(name):
+        raise InvalidInput("name", f"must be {DNS_LABEL_RULE}; got {name!r}")

@@ -17,14 +17,14 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 import structlog
 
-from pool.backoff import Backoff
+from pool.core.backoff import Backoff
+from pool.core.errors import PoolError, Refused, Transient
+from pool.core.threads import Threads, WatchedThread
 from pool.drivers.kubernetes import decoding
-from pool.drivers.kubernetes.api import EXPIRED, JSON, Api, Call, Expired, Stream
-from pool.drivers.kubernetes.decoding import Page
+from pool.drivers.kubernetes.api import EXPIRED, JSON, ApiCall, Expired, KubeApi, Stream
+from pool.drivers.kubernetes.decoding import ListPage
 from pool.drivers.kubernetes.pulse import EVERY_S
 from pool.drivers.kubernetes.rights import Right
-from pool.errors import PoolError, Refused, Transient
-from pool.threads import Threads, WatchedThread
 
 log = structlog.get_logger(__name__)
 
@@ -58,12 +58,12 @@ class Sink(Protocol[T]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source(Generic[T]):
+class WatchSource(Generic[T]):
     """What is followed, by which rights, and how it is read."""
 
     list_right: Right
     watch_right: Right
-    page: Callable[[bytes], Page[T]]
+    page: Callable[[bytes], ListPage[T]]
     one: Callable[[msgspec.Raw], T]
     query: Mapping[str, str | int]
     accept_list: str = JSON
@@ -74,7 +74,7 @@ class Follower(Generic[T]):
     """A thread of its own from `start` to `close`."""
 
     def __init__(
-        self, api: Api, source: Source[T], sink: Sink[T], *, threads: Threads, relist_s: float
+        self, api: KubeApi, source: WatchSource[T], sink: Sink[T], *, threads: Threads, relist_s: float
     ) -> None:
         self._api = api
         self._source = source
@@ -141,7 +141,7 @@ class Follower(Generic[T]):
     def _fill(self) -> None:
         """From the server's cache, which costs it little, and never older than what we know already; consistently where
         that was of no avail."""
-        call = Call(
+        call = ApiCall(
             right=self._source.list_right,
             query={**self._source.query, **self._fill_from},
             accept=self._source.accept_list,
@@ -160,7 +160,7 @@ class Follower(Generic[T]):
             "resourceVersion": self._version,
             "timeoutSeconds": seconds,
         }
-        call = Call(right=self._source.watch_right, query=query, accept=self._source.accept)
+        call = ApiCall(right=self._source.watch_right, query=query, accept=self._source.accept)
         began = self._clock.monotonic()
         with closing(self._api.stream(call)) as stream, self._opened(stream):
             for line in stream.lines():

@@ -9,15 +9,15 @@ from typing import TypeVar
 
 import msgspec
 
+from pool.core.errors import Transient
+from pool.core.settings import KubernetesSettings, Profile
 from pool.drivers.kubernetes import around, manifests
-from pool.drivers.kubernetes.api import METADATA, NOT_FOUND, Api, Call
-from pool.drivers.kubernetes.around import Budget, NodePool, PriorityClass, Verdict
-from pool.drivers.kubernetes.manifests import Place
+from pool.drivers.kubernetes.api import METADATA, NOT_FOUND, ApiCall, KubeApi
+from pool.drivers.kubernetes.around import Budget, NodePool, PriorityClass, SurroundingsVerdict
+from pool.drivers.kubernetes.manifests import PodPlace
 from pool.drivers.kubernetes.rights import Asked, Look, Need, NotAllowed, Right
 from pool.drivers.kubernetes.wire import ListOf
 from pool.drivers.port import PodSpec, Stamp
-from pool.errors import Transient
-from pool.settings import KubernetesSettings, Profile
 
 T = TypeVar("T")
 
@@ -34,13 +34,13 @@ class Lack:
 class Inspector:
     """One cluster, seen with our own credentials."""
 
-    def __init__(self, api: Api, settings: KubernetesSettings, profiles: Mapping[str, Profile]) -> None:
+    def __init__(self, api: KubeApi, settings: KubernetesSettings, profiles: Mapping[str, Profile]) -> None:
         self._api = api
         self._settings = settings
         self._profiles = profiles
         self.namespace = api.namespace
 
-    def may(self, asked: Asked, name: str = "") -> Verdict:
+    def may(self, asked: Asked, name: str = "") -> SurroundingsVerdict:
         """Whether we have a right, in the words of the API server."""
         what = {
             "namespace": "" if asked.of_the_cluster else self.namespace,
@@ -54,7 +54,7 @@ class Inspector:
             "kind": "SelfSubjectAccessReview",
             "spec": {"resourceAttributes": {key: value for key, value in what.items() if value}},
         }
-        answer = self._api.call(Call(right=Look.REVIEW_OUR_ACCESS, body=body))
+        answer = self._api.call(ApiCall(right=Look.REVIEW_OUR_ACCESS, body=body))
         if not answer.ok:
             raise Transient(f"the API server does not say what we may do: {answer.status}")
         return _read(around.REVIEW, answer.body).status
@@ -80,7 +80,7 @@ class Inspector:
                 anchored = self._anchor_is_there()
 
     def _anchor_is_there(self) -> bool:
-        call = Call(right=Right.GET_CONFIGMAPS, name=self._settings.anchor, accept=METADATA)
+        call = ApiCall(right=Right.GET_CONFIGMAPS, name=self._settings.anchor, accept=METADATA)
         return self._api.call(call).status != NOT_FOUND
 
     def priorities(self) -> dict[str, PriorityClass]:
@@ -101,7 +101,7 @@ class Inspector:
             name="w", profile=profile.name, revision="", image=profile.image, cpu_millicores=1, memory_mib=1,
             port=profile.port, grace_s=profile.grace_s,
         )  # fmt: skip
-        made = manifests.pod(spec, profile, Place(settings=self._settings, anchor_uid="none"))
+        made = manifests.pod(spec, profile, PodPlace(settings=self._settings, anchor_uid="none"))
         stamped = {key: value for key, value in stamp.labels().items() if value is not None}
         return {**made["metadata"]["labels"], **stamped}
 
@@ -120,7 +120,7 @@ class Inspector:
         if not self.may(look).allowed:
             where = "" if look.of_the_cluster else f" in namespace {self.namespace}"
             raise NotAllowed(f"we may not {look.verb} {look.resource}{where}")
-        answer = self._api.call(Call(right=look))
+        answer = self._api.call(ApiCall(right=look))
         return (_read(decoder, answer.body).items or []) if answer.ok else []
 
 

@@ -12,6 +12,9 @@ from typing import Any
 
 from pool.config.kinds import Wrong
 from pool.config.rules import RULES
+from pool.core import names
+from pool.core.errors import InvalidInput
+from pool.core.settings import KubernetesSettings, Profile
 from pool.drivers import contract
 from pool.drivers.port import (
     LABEL_POOL,
@@ -19,12 +22,10 @@ from pool.drivers.port import (
     LABEL_ROLE,
     LABEL_WORKER,
     NOTE_REVISION,
+    PodRole,
     PodSpec,
-    Role,
     Stamp,
 )
-from pool.errors import InvalidInput
-from pool.settings import KubernetesSettings, Profile
 
 CONTAINER = "worker"
 MANAGED_BY = "app.kubernetes.io/managed-by"
@@ -41,7 +42,7 @@ Manifest = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class PodPlace:
     """Where pods are made, and the anchor that owns them."""
 
     settings: KubernetesSettings
@@ -53,7 +54,7 @@ def selector(settings: KubernetesSettings) -> str:
     return f"{MANAGED_BY}={MANAGER},{LABEL_POOL}={settings.anchor}"
 
 
-def pod(spec: PodSpec, profile: Profile, place: Place) -> Manifest:
+def pod(spec: PodSpec, profile: Profile, place: PodPlace) -> Manifest:
     """The pod that `spec` asks for, shaped by its profile."""
     _refuse_wrong(profile)
     labels = {**profile.pod_labels, **_labels(spec, place.settings), **_set(NOBODY.labels())}
@@ -82,7 +83,7 @@ def secret(spec: PodSpec, pod_uid: str, settings: KubernetesSettings) -> Manifes
     }
 
 
-def service_account(spec: PodSpec, place: Place) -> Manifest:
+def service_account(spec: PodSpec, place: PodPlace) -> Manifest:
     """A pod's own account. It has to be there before the pod, so the anchor owns it until the pod does."""
     owners = [owner("ConfigMap", place.settings.anchor, place.anchor_uid)]
     return {
@@ -103,7 +104,7 @@ def anchor(settings: KubernetesSettings) -> Manifest:
 
 
 def _pod_spec(spec: PodSpec, profile: Profile, settings: KubernetesSettings) -> Manifest:
-    worker = spec.role is Role.WORKER
+    worker = spec.role is PodRole.WORKER
     account = spec.name if profile.own_service_account and worker else profile.service_account
     priority = profile.priority_class or settings.worker_priority_class
     return {
@@ -150,7 +151,7 @@ def _container(spec: PodSpec, profile: Profile, settings: KubernetesSettings) ->
         },
         "volumeMounts": list(_mounts(spec, profile)),
     }
-    if spec.role is Role.PLACEHOLDER:
+    if spec.role is PodRole.PLACEHOLDER:
         asleep = {"image": settings.placeholder_image} if settings.placeholder_image else {"command": _SLEEP}
         return container | asleep
     return container | {
@@ -166,17 +167,17 @@ _SLEEP = ["sleep", "infinity"]
 def _env(spec: PodSpec) -> Iterator[Manifest]:
     """The profile's variables, and over them what `pool.drivers.contract` promises a worker."""
     told = {
-        contract.WORKER: spec.name,
-        contract.PROFILE: spec.profile,
-        contract.PORT: str(spec.port),
+        names.ENV_WORKER: spec.name,
+        names.ENV_PROFILE: spec.profile,
+        names.ENV_PORT: str(spec.port),
         contract.PORT_HINT: str(spec.port),
-        contract.GRACE_S: str(spec.grace_s),
+        names.ENV_GRACE_S: str(spec.grace_s),
     }
     if spec.secret:
-        told[contract.KEY_FILE] = f"{KEY_FOLDER}/{KEY_NAME}"
+        told[names.ENV_KEY_FILE] = f"{KEY_FOLDER}/{KEY_NAME}"
     for name, value in {**spec.env, **told}.items():
         yield {"name": name, "value": value}
-    yield {"name": contract.UID, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
+    yield {"name": names.ENV_UID, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
 
 
 def _probe(path: str, port: int) -> Manifest:
@@ -197,7 +198,7 @@ def _volumes(spec: PodSpec, profile: Profile) -> Iterator[Manifest]:
         # Not optional: the pod is made first, and its container waits until its key is there.
         key = {"secretName": spec.name, "optional": False, "defaultMode": 0o440}
         yield {"name": _KEY_VOLUME, "secret": key}
-    if spec.role is Role.WORKER:
+    if spec.role is PodRole.WORKER:
         yield from (_bounded(v, profile) for v in profile.volumes)
 
 
@@ -216,12 +217,12 @@ def _mounts(spec: PodSpec, profile: Profile) -> Iterator[Manifest]:
         yield {"name": _TMP_VOLUME, "mountPath": "/tmp"}  # noqa: S108 - a fresh directory of this pod alone
     if spec.secret:
         yield {"name": _KEY_VOLUME, "mountPath": KEY_FOLDER, "readOnly": True}
-    if spec.role is Role.WORKER:
+    if spec.role is PodRole.WORKER:
         yield from (dict(m) for m in profile.mounts)
 
 
 def _has_own_tmp(spec: PodSpec, profile: Profile) -> bool:
-    given = spec.role is Role.WORKER and any(m.get("mountPath") == "/tmp" for m in profile.mounts)  # noqa: S108
+    given = spec.role is PodRole.WORKER and any(m.get("mountPath") == "/tmp" for m in profile.mounts)  # noqa: S108
     return not given
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from pool.drivers.kubernetes.decoding import Known
 from pool.drivers.kubernetes.nodes import Node
-from pool.drivers.port import Gone, Pod, Told
+from pool.drivers.port import Gone, ObservedEvent, Pod
 
 
 class News:
@@ -50,10 +50,10 @@ class PodCache:
         self._listeners: set[News] = set()
         self.on_nodes = NodeSink(self._nodes_replaced, self._node_changed)
 
-    def pods(self) -> Told:
+    def pods(self) -> ObservedEvent:
         with self._lock:
             known = self._known.copy()
-            return Told(
+            return ObservedEvent(
                 self._told.copy(), lambda pod: replace(pod, age_s=self._age_s(known[pod.name].created_s))
             )
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from pool.drivers.kubernetes.api import Api
-from pool.errors import PoolError
-from pool.threads import Threads, WatchedThread
+from pool.core.errors import PoolError
+from pool.core.threads import Threads, WatchedThread
+from pool.drivers.kubernetes.api import KubeApi
 
 EVERY_S = 5.0
 
@@ -16,7 +16,7 @@ EVERY_S = 5.0
 class Pulse:
     """A thread of its own from `start` to `close`; it asks only when nobody else has had an answer for a while."""
 
-    def __init__(self, api: Api, ask: Callable[[], object], *, threads: Threads) -> None:
+    def __init__(self, api: KubeApi, ask: Callable[[], object], *, threads: Threads) -> None:
         self._api = api
         self._ask = ask
         self._threads = threads

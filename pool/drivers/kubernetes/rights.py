@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from enum import Enum, StrEnum
 
-from pool.errors import PoolError
+from pool.core.errors import PoolError
 
 
 class NotAllowed(PoolError):

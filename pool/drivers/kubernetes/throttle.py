@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from pool.clock import Clock
-from pool.errors import Transient
+from pool.core.clock import Clock
+from pool.core.errors import Transient
 
 
 class Throttle:

@@ -29,7 +29,7 @@ class Meta(msgspec.Struct, frozen=True, rename="camel"):
     owner_references: list[Owner] = []
 
 
-class Bare(msgspec.Struct, frozen=True):
+class BareObject(msgspec.Struct, frozen=True):
     """Any object, of which only the metadata is looked at."""
 
     metadata: Meta = Meta()
@@ -43,7 +43,7 @@ class Status(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-class Event(msgspec.Struct, frozen=True):
+class WatchEvent(msgspec.Struct, frozen=True):
     """One line of a watch."""
 
     type: str
@@ -60,7 +60,7 @@ class Container(msgspec.Struct, frozen=True):
     ports: list[Port] = []
 
 
-class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
+class WirePodSpec(msgspec.Struct, frozen=True, rename="camel"):
     node_name: str = ""
     containers: list[Container] | None = None
     tolerations: tuple[Toleration, ...] = ()
@@ -82,7 +82,7 @@ class ContainerStatus(msgspec.Struct, frozen=True):
     state: ContainerState = ContainerState()
 
 
-class Condition(msgspec.Struct, frozen=True):
+class PodCondition(msgspec.Struct, frozen=True):
     type: str = ""
     status: str = ""
     reason: str = ""
@@ -94,13 +94,13 @@ class PodStatus(msgspec.Struct, frozen=True, rename="camel"):
     reason: str = ""
     message: str = ""
     pod_ip: str = msgspec.field(name="podIP", default="")
-    conditions: list[Condition] = []
+    conditions: list[PodCondition] = []
     container_statuses: list[ContainerStatus] = []
 
 
 class PodObject(msgspec.Struct, frozen=True):
     metadata: Meta
-    spec: PodSpec = PodSpec()
+    spec: WirePodSpec = WirePodSpec()
     status: PodStatus = PodStatus()
 
 

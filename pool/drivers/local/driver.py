@@ -15,11 +15,14 @@ from pathlib import Path
 
 import structlog
 
-from pool.clock import Clock
+from pool.core.clock import Clock
+from pool.core.errors import Transient
+from pool.core.ids import RandomIds
 from pool.drivers.asking import ask
 from pool.drivers.local import process, starting
 from pool.drivers.local.ending import Ender
 from pool.drivers.local.podfile import Memo, PodLock, Record, Shelf, replace_file
+from pool.drivers.local.processref import boot_id, boot_s
 from pool.drivers.local.viewing import Viewer
 from pool.drivers.port import (
     LABEL_PROFILE,
@@ -28,16 +31,13 @@ from pool.drivers.port import (
     NOTE_REVISION,
     Gone,
     Listing,
-    Phase,
     Pod,
+    PodPhase,
     PodSpec,
     Stamp,
     StampResult,
     Word,
 )
-from pool.errors import Transient
-from pool.ids import RandomIds
-from pool.processes import boot_id, boot_s
 
 log = structlog.get_logger(__name__)
 
@@ -130,7 +130,7 @@ class LocalDriver:
 
     def word(self, pod: Pod) -> Word:
         now = self.read(pod.name)
-        if now is None or now.uid != pod.uid or now.phase is Phase.ENDED:
+        if now is None or now.uid != pod.uid or now.phase is PodPhase.ENDED:
             return Word.UNUSED
         if not now.endpoint:
             return Word.SILENT

@@ -6,8 +6,8 @@ import signal
 
 from pool.drivers.local import process
 from pool.drivers.local.podfile import Memo, Record, Shelf
+from pool.drivers.local.processref import boot_s
 from pool.drivers.local.viewing import Viewer
-from pool.processes import boot_s
 
 
 class Ender:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -20,11 +19,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from pool.errors import InvalidInput, Transient
+from pool.core.errors import InvalidInput, Transient
+from pool.core.names import DNS_LABEL, DNS_LABEL_RULE
 
 T = TypeVar("T")
 
-_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 # A file seen unchanged for so long changes its mtime with its next change, however coarse the file system's clock.
 _SETTLED_S = 0.05
 
@@ -193,11 +192,11 @@ class Shelf:
     def _with_suffix(self, suffix: str) -> list[str]:
         with os.scandir(self._pods) as entries:
             names = [entry.name.removesuffix(suffix) for entry in entries if entry.name.endswith(suffix)]
-        return sorted(name for name in names if _NAME.fullmatch(name))
+        return sorted(name for name in names if DNS_LABEL.fullmatch(name))
 
     def _file(self, name: str, suffix: str) -> Path:
-        if not _NAME.fullmatch(name):
-            raise InvalidInput("name", "takes 1 to 63 lower-case letters, digits and inner dashes")
+        if not DNS_LABEL.fullmatch(name):
+            raise InvalidInput("name", f"must be {DNS_LABEL_RULE}; got {name!r}")
         return self._pods / f"{name}{suffix}"
 
 

@@ -1,6 +1,6 @@
 """A pod's process: how it is started, and how what is left of it is ended.
 
-A process writes its own identity (`pool.processes.ProcessRef`) before its program runs, so a creator that dies at any moment
+A process writes its own identity (`pool.drivers.local.processref.ProcessRef`) before its program runs, so a creator that dies at any moment
 leaves no process that nobody knows.
 """
 
@@ -14,8 +14,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pool.drivers import contract
-from pool.processes import ProcessRef, session_members
+from pool.core import names
+from pool.drivers.local.processref import ProcessRef, session_members
 
 _PROC = Path("/proc")
 
@@ -25,7 +25,7 @@ _LAUNCH = 'read -r stat < "/proc/$$/stat" && echo "$stat" > "$0" && exec "$@" < 
 
 def end_session(leader: ProcessRef, uid: str) -> None:
     """Kill what a pod's process has left behind: members of its session that carry the pod's uid."""
-    mark = f"{contract.UID}={uid}".encode()
+    mark = f"{names.ENV_UID}={uid}".encode()
     for member in session_members(leader.pid):
         with contextlib.suppress(OSError):
             if mark in (_PROC / str(member.pid) / "environ").read_bytes().split(b"\0"):

@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pool
+from pool.core import names
 from pool.drivers import contract
 from pool.drivers.local.podfile import Record, Shelf
-from pool.drivers.port import PodSpec, Role
+from pool.drivers.port import PodRole, PodSpec
 
 _HOST = "127.0.0.1"
 # Without site-packages, which the reference worker does not need, Python starts faster.
@@ -20,7 +21,7 @@ _PLACEHOLDER = ("sleep", "infinity")
 
 def command(spec: PodSpec) -> tuple[str, ...]:
     """The program of a pod."""
-    if spec.role is Role.PLACEHOLDER:
+    if spec.role is PodRole.PLACEHOLDER:
         return _PLACEHOLDER
     return spec.command or _REFERENCE_WORKER
 
@@ -29,17 +30,17 @@ def environment(spec: PodSpec, record: Record, shelf: Shelf) -> dict[str, str]:
     """A little of ours, the profile's over it, and over both what `contract` promises."""
     env = {k: v for k, v in os.environ.items() if k in contract.INHERITED} | dict(spec.env)
     env |= {
-        contract.WORKER: record.name,
-        contract.UID: record.uid,
-        contract.PROFILE: spec.profile,
-        contract.HOST: _HOST,
-        contract.PORT: "0",
+        names.ENV_WORKER: record.name,
+        names.ENV_UID: record.uid,
+        names.ENV_PROFILE: spec.profile,
+        names.ENV_HOST: _HOST,
+        names.ENV_PORT: "0",
         contract.PORT_HINT: str(_free_port()),
-        contract.STATUS_FILE: str(shelf.paths(record).status),
-        contract.GRACE_S: str(spec.grace_s),
+        names.ENV_STATUS_FILE: str(shelf.paths(record).status),
+        names.ENV_GRACE_S: str(spec.grace_s),
     }
     if spec.secret:
-        env[contract.KEY_FILE] = str(shelf.secret(record.name))
+        env[names.ENV_KEY_FILE] = str(shelf.secret(record.name))
     if command(spec) is _REFERENCE_WORKER:
         env["PYTHONPATH"] = str(Path(pool.__file__).parents[1])
     return env

@@ -7,17 +7,17 @@ import os
 from dataclasses import dataclass
 
 from pool.drivers.local.podfile import Memo, Paths, Record, Shelf
-from pool.drivers.port import LABEL_ROLE, Phase, Pod, Role
-from pool.processes import ProcessRef, boot_id, boot_s
+from pool.drivers.local.processref import ProcessRef, boot_id, boot_s
+from pool.drivers.port import LABEL_ROLE, Pod, PodPhase, PodRole
 
 _LOG_TAIL_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Life:
+class PodLife:
     """What became of a pod's process."""
 
-    phase: Phase
+    phase: PodPhase
     trouble: str = ""
     exit_code: int | None = None
 
@@ -39,15 +39,15 @@ class Viewer:
 
     def pod(self, record: Record, memo: Memo) -> Pod:
         life = self.life(record, memo)
-        status = self._status(record, memo) if life.phase is Phase.RUNNING else None
+        status = self._status(record, memo) if life.phase is PodPhase.RUNNING else None
         # A placeholder has nothing to say: it does its work by being there.
-        placeholder = record.labels.get(LABEL_ROLE) == Role.PLACEHOLDER
+        placeholder = record.labels.get(LABEL_ROLE) == PodRole.PLACEHOLDER
         return Pod(
             name=record.name,
             uid=record.uid,
             version=str(record.version),
             phase=life.phase,
-            ready=life.phase is Phase.RUNNING and (placeholder or (status is not None and status.ready)),
+            ready=life.phase is PodPhase.RUNNING and (placeholder or (status is not None and status.ready)),
             terminating=record.ends_by_s is not None,
             endpoint=f"http://127.0.0.1:{status.port}" if status else "",
             node=self._node,
@@ -59,21 +59,21 @@ class Viewer:
             exit_code=life.exit_code,
         )
 
-    def life(self, record: Record, memo: Memo) -> Life:
+    def life(self, record: Record, memo: Memo) -> PodLife:
         identity = self.identity(record, memo)
         if identity is not None and identity.alive():
-            return Life(phase=Phase.RUNNING)
+            return PodLife(phase=PodPhase.RUNNING)
         paths = self._shelf.paths(record)
         if record.boot_id != self._boot_id:
-            return Life(phase=Phase.ENDED, trouble="the machine was restarted")
+            return PodLife(phase=PodPhase.ENDED, trouble="the machine was restarted")
         if identity is None:
             if self._starting(record):
-                return Life(phase=Phase.PENDING)
-            return Life(phase=Phase.ENDED, trouble="never started: its creator died")
+                return PodLife(phase=PodPhase.PENDING)
+            return PodLife(phase=PodPhase.ENDED, trouble="never started: its creator died")
         code = _exit_code(paths, identity)
-        ended = "ended, exit code unknown" if code is None else f"ended with exit code {code}"
-        return Life(
-            phase=Phase.ENDED, trouble=": ".join(filter(None, (ended, _last_words(paths)))), exit_code=code
+        ended = "ended, exit code unknown" if code is None else "ended"
+        return PodLife(
+            phase=PodPhase.ENDED, trouble=": ".join(filter(None, (ended, _last_words(paths)))), exit_code=code
         )
 
     def identity(self, record: Record, memo: Memo) -> ProcessRef | None:

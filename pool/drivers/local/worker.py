@@ -11,7 +11,7 @@ status file is left out, since a probe of /healthz tells readiness.
     POST   /activate   binds {"org": …, anything}. To try failures: {"sleep_s": 2} is slow, {"fail": true} answers 500
     any    /echo, /    worker, claim, epoch, org, activation, method, body, pid
 
-All but the first two need the claim's headers (`pool.tokens.headers`): 401 without a valid token, 409 for an epoch lower
+All but the first two need the claim's headers (`pool.core.tokens.headers`): 401 without a valid token, 409 for an epoch lower
 than the highest seen, 503 while leaving unless a session is open.
 """
 
@@ -28,9 +28,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pool import tokens
-from pool.clock import SystemClock
-from pool.drivers import contract
+from pool.core import names, tokens
+from pool.core.clock import SystemClock
 from pool.drivers.local.worker_state import Denial, Holder, WorkerState
 
 _LONGEST_BODY = 1 << 20
@@ -41,7 +40,7 @@ _ENDINGS = {signal.SIGTERM, signal.SIGINT}
 Answer = tuple[int, dict[str, Any]]
 
 
-class Place(NamedTuple):
+class WorkerPlace(NamedTuple):
     """Where this worker runs, from its environment."""
 
     worker: str
@@ -53,16 +52,16 @@ class Place(NamedTuple):
     status_file: Path | None
 
     @classmethod
-    def from_environ(cls) -> Place:
+    def from_environ(cls) -> WorkerPlace:
         env = os.environ
-        key_file, status_file = env.get(contract.KEY_FILE), env.get(contract.STATUS_FILE)
+        key_file, status_file = env.get(names.ENV_KEY_FILE), env.get(names.ENV_STATUS_FILE)
         return cls(
-            worker=env.get(contract.WORKER, ""),
-            uid=env.get(contract.UID, ""),
+            worker=env.get(names.ENV_WORKER, ""),
+            uid=env.get(names.ENV_UID, ""),
             # In a container all addresses are the point; the local driver names the loopback.
-            host=env.get(contract.HOST, "0.0.0.0"),  # noqa: S104
-            port=int(env.get(contract.PORT, "8080")),
-            grace_s=float(env.get(contract.GRACE_S, "600")),
+            host=env.get(names.ENV_HOST, "0.0.0.0"),  # noqa: S104
+            port=int(env.get(names.ENV_PORT, "8080")),
+            grace_s=float(env.get(names.ENV_GRACE_S, "600")),
             key=Path(key_file).read_text().strip() if key_file else "",
             status_file=Path(status_file) if status_file else None,
         )
@@ -79,13 +78,13 @@ class Place(NamedTuple):
         return self.status_file is not None and not self.status_file.exists()
 
 
-class Server(ThreadingHTTPServer):
+class WorkerServer(ThreadingHTTPServer):
     """One thread a connection; knows which ones wait for their next request."""
 
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, place: Place, state: WorkerState) -> None:
+    def __init__(self, place: WorkerPlace, state: WorkerState) -> None:
         self.place = place
         self.state = state
         self.waiting: set[socket.socket] = set()
@@ -112,7 +111,7 @@ class Server(ThreadingHTTPServer):
 class Handler(BaseHTTPRequestHandler):
     """One connection."""
 
-    server: Server
+    server: WorkerServer
     protocol_version = "HTTP/1.1"
     server_version = "warmpool-worker"
     disable_nagle_algorithm = True
@@ -235,9 +234,9 @@ def main() -> int:
     """Serve until told to end, then let open sessions finish."""
     # Waited for rather than handled: a handler may come while this thread holds a lock that it needs.
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
-    place = Place.from_environ()
+    place = WorkerPlace.from_environ()
     state = WorkerState(place.key, SystemClock().monotonic)
-    server = Server(place, state)
+    server = WorkerServer(place, state)
     port = int(server.server_address[1])
     threading.Thread(target=server.serve_forever, name="serving", daemon=True).start()
     place.tell(port, ready=True)

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from pool import tokens
+from pool.core import tokens
 
 
 class Holder(NamedTuple):

@@ -1,4 +1,5 @@
-"""Migrations: frozen SQL, one folder a version, applied by Alembic under a lock so that replicas may start together.
+"""Migrations: frozen SQL for tables, indexes and triggers, one file a version, applied by Alembic under a lock so that replicas may start
+together. The rules are no part of a version: `pool.store.rules` installs those of this code beside those of the release before.
 
 Alembic is imported only to migrate: it takes as long to import as everything else that a worker needs.
 """
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import inspect, text
 
-from pool.errors import PoolError
+from pool.core.errors import PoolError
+from pool.store import rules
 from pool.store.engine import Store, Tx
 from pool.store.errors import translated
 
@@ -21,14 +23,14 @@ _HERE = Path(__file__).parent
 _LOCK = 7_264_001
 
 
-def upgrade(store: Store, to: str = "head") -> str:
-    """Bring the database to the newest version, or to an earlier one; repeating it does nothing. Returns the newest."""
+def upgrade(store: Store) -> str:
+    """Bring the database to the newest version and return that; repeating it does nothing."""
     from alembic import command
 
     with translated(), store.engine.begin() as tx:
-        if store.is_postgres:
-            tx.execute(text("SELECT pg_advisory_xact_lock(:k)"), {"k": _LOCK})
-        command.upgrade(_config(tx), to)
+        tx.execute(text("SELECT pg_advisory_xact_lock(:k)"), {"k": _LOCK})
+        command.upgrade(_config(tx), "head")
+        rules.install(tx)
     return head()
 
 
@@ -53,16 +55,18 @@ def assert_current(store: Store) -> None:
         raise PoolError(
             f"the database schema is at {has or 'nothing'}, this code needs {needs}: run `warmpool migrate`"
         )
+    with store.read() as tx:
+        if not rules.is_installed(tx):
+            raise PoolError(
+                f"the database does not have the rules of this code ({rules.schema()}): run `warmpool migrate`"
+            )
 
 
 def run_sql(tx: Tx, revision: str) -> None:
-    """The frozen statements of one version for this backend."""
-    path = _HERE / "versions" / f"{revision}.{tx.dialect.name}.sql"
+    """Execute the frozen statements of one version."""
+    path = _HERE / "versions" / f"{revision}.sql"
     for statement in path.read_text().split("\n;;\n"):
-        if statement.strip():
-            tx.exec_driver_sql(
-                statement.strip().replace("%", "%%") if tx.dialect.name == "postgresql" else statement.strip()
-            )
+        tx.exec_driver_sql(statement.strip().replace("%", "%%"))
 
 
 def _config(tx: Tx | None = None) -> Config:

@@ -6,11 +6,12 @@ from __future__ import annotations
 import datetime as dt
 import os
 import time
+from datetime import datetime as _datetime
 from typing import Any
 
 SKEW_S = float(os.environ.get("CLOCK_SKEW_S", "0"))
 
-_time, _time_ns, _datetime = time.time, time.time_ns, dt.datetime
+_time, _time_ns = time.time, time.time_ns
 
 
 class _Kind(type):

@@ -1,4 +1,4 @@
-"""The first schema."""
+"""The whole schema."""
 
 from alembic import op
 

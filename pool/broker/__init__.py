@@ -1,0 +1,1 @@
+"""Redis: locks, queue lengths, ACL lines, and which of its refusals are an outage."""

@@ -1,0 +1,142 @@
+"""Activate: bind an org's configuration to a reserved worker, beating its row meanwhile; hot is persisted before anybody is
+answered. What fails is retired, and its request tries another worker."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import structlog
+
+from pool.core import profiles, tokens
+from pool.core.errors import Refused, Transient
+from pool.core.records import Held, SeenWorker
+from pool.core.settings import Profile
+from pool.core.states import ClaimEnd, MoveReason, Outcome, State
+from pool.lifecycle import effects, sparing, stamping
+from pool.lifecycle.deps import Deps
+from pool.lifecycle.effects import Effects, transaction
+from pool.metrics.catalog import Item
+from pool.store import Tx, claims, orgs, rules, workers
+
+log = structlog.get_logger(__name__)
+
+
+def activate(deps: Deps, held: Held) -> Outcome:
+    """Make the worker hot for its claim. A late or repeated delivery finds the epoch or the heartbeat of another and does nothing."""
+    worker = _enter(deps, held)
+    if worker is None:
+        return Outcome.FENCED
+    try:
+        _prepare(deps, worker, held)
+    except (Refused, Transient) as exc:
+        return fail(deps, held, str(exc))
+    except Exception as exc:  # noqa: BLE001 - whatever it is, its request gets another worker or a refusal
+        return fail(deps, held, sparing.left_out(deps.metrics, Item.ACTIVATION, held.worker_id, exc))
+    found = rules.call(deps.store, "confirm", deps.asking(claim_id=held.claim_id, patient=True))
+    if found is None:
+        return Outcome.FENCED
+    after = Effects()
+    after.follow(found)
+    effects.finish(deps, after)
+    return Outcome.MOVED
+
+
+def _prepare(deps: Deps, worker: SeenWorker, held: Held) -> None:
+    """What has to be done before the worker is hot."""
+    profile = deps.profile(worker.profile)
+    if profile is None:
+        raise Refused("unknown_profile", detail=f"profile {worker.profile} is no longer configured")
+    if deps.settings.pool.protect_before_grant and not stamping.stamp(deps, worker.id):
+        raise Transient("the pod could not be stamped")
+    if profile.activation_path and worker.state is State.ACTIVATING:
+        with _beating(deps, held):
+            _configure(deps, worker, held, profile)
+
+
+def give_up(deps: Deps, held: Held, *, silent_for_s: int) -> Outcome:
+    """Fail an activation that has fallen silent. Whoever has taken it up again meanwhile, or has finished it, keeps it."""
+    return _end(deps, held, f"no sign of life for {silent_for_s} s", silent_s=silent_for_s)
+
+
+def fail(deps: Deps, held: Held, cause: str) -> Outcome:
+    """The worker leaves; its request gets another one or is refused."""
+    return _end(deps, held, cause)
+
+
+def _end(deps: Deps, held: Held, cause: str, **unless: Any) -> Outcome:
+    with transaction(deps) as (tx, after):
+        by = deps.by(MoveReason.ACTIVATION_FAILED, cause)
+        ended = claims.end(tx, deps.asking(**unless), held.claim_id, ClaimEnd.ACTIVATION_FAILED, by)
+        if ended is None:
+            return Outcome.FENCED
+        after.follow(ended)
+        deps.metrics.activation_failures.labels(ended["events"][0]["profile"]).inc()
+        log.warning("activation_failed", worker=held.worker_id, claim=held.claim_id, cause=cause)
+    return Outcome.MOVED
+
+
+def _enter(deps: Deps, held: Held) -> SeenWorker | None:
+    """Take the activation, unless somebody else is alive in it."""
+    with transaction(deps) as (tx, after):
+        worker = workers.get_for_update(tx, held.worker_id)
+        if worker is None or worker.epoch != held.epoch or worker.claim_id != held.claim_id:
+            return None
+        if worker.state is State.RESERVED:
+            reason = MoveReason.ACTIVATING
+            workers.move(tx, workers.Fence.on(worker), State.ACTIVATING, deps.by(reason))
+            after.moved(worker.id, worker.state, State.ACTIVATING, reason)
+        elif not _is_ours_to_take(tx, deps, worker, held):
+            return None
+        workers.beat(tx, held)
+        return workers.get(tx, held.worker_id)
+
+
+def _is_ours_to_take(tx: Tx, deps: Deps, worker: SeenWorker, held: Held) -> bool:
+    """A repeated delivery takes over an activation that has fallen silent, or finishes a grant that waits only for its stamp."""
+    if worker.state is State.HOT:
+        claim = claims.get(tx, held.claim_id)
+        return claim is not None and claim.lease_expires_at is None
+    return worker.state is State.ACTIVATING and workers.is_silent(
+        tx, worker.id, for_s=deps.settings.pool.activation_stuck_s
+    )
+
+
+def _configure(deps: Deps, worker: SeenWorker, held: Held, profile: Profile) -> None:
+    with deps.store.read() as tx:
+        org = None if worker.org is None else orgs.get(tx, worker.org)
+    body = profiles.payload(
+        profile,
+        org=worker.org or "",
+        claim_id=held.claim_id,
+        worker_id=held.worker_id,
+        values={} if org is None else org.values,
+    )
+    token = tokens.token(deps.worker_key(worker.id), held.claim_id, held.epoch)
+    url = (worker.endpoint or "") + profile.activation_path
+    budget_s = deps.settings.activation_budget_s(profile)
+    deps.worker_api.activate(url, body, tokens.headers(held.claim_id, held.epoch, token), budget_s)
+
+
+@contextmanager
+def _beating(deps: Deps, held: Held) -> Iterator[None]:
+    """While the worker is being configured, its row says so every few seconds."""
+    done = threading.Event()
+
+    def beat() -> None:
+        while not deps.clock.wait(done, deps.settings.pool.activation_heartbeat_s):
+            try:
+                with deps.store.write() as tx:
+                    workers.beat(tx, held)
+            except Exception as exc:  # noqa: BLE001 - the next one may succeed
+                log.warning("heartbeat_missed", worker=held.worker_id, cause=sparing.cause_of(exc))
+
+    thread = threading.Thread(target=beat, name=f"beat {held.worker_id}", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

@@ -1,0 +1,106 @@
+"""Answers, built from what was decided. Nothing secret is stored: the token is derived each time, and is the same each time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pool.core import tokens
+from pool.core.contract import Granted, RefusedAnswer
+from pool.core.errors import BrokenPromise
+from pool.core.ids import ClaimId, ProfileName, RequestPk, WorkerId
+from pool.core.records import ReplyTo, Request
+from pool.core.states import Reason, RequestState, Source
+from pool.lifecycle.deps import Deps
+from pool.store import Tx, claims, workers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """A decided request whose answer is to be delivered. `waited_s` is None if the answer was counted before."""
+
+    pk: RequestPk
+    profile: ProfileName
+    event: Mapping[str, Any]
+    waited_s: float | None
+
+    @property
+    def replies(self) -> tuple[ReplyTo, ...]:
+        """Where the answer goes. A row whose text cannot be read raises here, where it costs no other answer."""
+        return tuple(ReplyTo(task_id=t, address=a) for t, a in json.loads(self.event["replies"]))
+
+    def answer(self, deps: Deps) -> Granted | RefusedAnswer:
+        return of_event(deps, self.event)
+
+
+def decision(event: Mapping[str, Any]) -> Decision:
+    """What a rule has decided about a request that waited."""
+    return Decision(
+        pk=RequestPk(event["pk"]),
+        profile=ProfileName(event["profile"]),
+        event=event,
+        waited_s=event["waited_s"],
+    )
+
+
+def of_event(deps: Deps, event: Mapping[str, Any]) -> Granted | RefusedAnswer:
+    """The answer that a rule's event is."""
+    if event["outcome"] == "refused":
+        return RefusedAnswer(
+            reason=Reason(event["reason"]),
+            detail=event["detail"] or "",
+            retry_after_s=event.get("retry_after_s"),
+            pk=event.get("pk", ""),
+        )
+    if event["until"] is None or event["endpoint"] is None:
+        raise BrokenPromise(f"claim {event['claim_id']} was granted before its worker was hot")
+    claim_id, worker_id = ClaimId(event["claim_id"]), WorkerId(event["worker_id"])
+    until = event["until"]
+    return Granted(
+        claim_id=claim_id,
+        worker_id=worker_id,
+        epoch=event["epoch"],
+        pod=worker_id,
+        endpoint=event["endpoint"],
+        token=tokens.token(deps.worker_key(worker_id), claim_id, event["epoch"]),
+        lease_expires_at=instant_of(until) if isinstance(until, str) else until,
+        source=Source(event["source"]),
+        pk=event["pk"],
+    )
+
+
+def instant_of(text: str) -> datetime:
+    """An instant as a rule writes it."""
+    return datetime.fromisoformat(text).astimezone(UTC)
+
+
+def of_row(tx: Tx, request: Request) -> Decision | None:
+    """What a request's row says; None while it is open."""
+    event: dict[str, Any] = {"pk": request.pk, "outcome": "refused", "retry_after_s": request.retry_after_s}
+    event["replies"] = json.dumps([[to.task_id, to.address] for to in request.replies])
+    match request.state:
+        case RequestState.WAITING | RequestState.BINDING:
+            return None
+        case RequestState.REFUSED:
+            event |= {"reason": request.reason, "detail": request.detail}
+        case _:
+            claim = claims.get(tx, request.claim_id or ClaimId(""))
+            worker = None if claim is None else workers.get(tx, claim.worker_id)
+            if claim is not None and worker is not None and claim.ended_at is None:
+                held = {"claim_id": claim.id, "worker_id": claim.worker_id, "epoch": claim.epoch}
+                lease = {"until": claim.lease_expires_at, "endpoint": worker.endpoint, "source": claim.source}
+                event |= {"outcome": "granted", **held, **lease}
+            else:
+                event |= {"reason": Reason.REQUEST_SPENT, "detail": spent(request.request_id)}
+    waited_s = None
+    if request.replied_at is None and request.decided_at is not None:
+        waited_s = (request.decided_at - request.created_at).total_seconds()
+    return Decision(pk=request.pk, profile=request.profile, event=event, waited_s=waited_s)
+
+
+def spent(request_id: str) -> str:
+    """Return the detail of a `request_spent` refusal."""
+    return f"request_id {request_id!r} was already granted and its claim has ended; use a new one"

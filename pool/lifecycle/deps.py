@@ -1,0 +1,106 @@
+"""What the verbs work with: adapters behind their ports, and the settings. Built in `pool.wiring` only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any, Protocol
+
+from pool.broker.locks import Locks
+from pool.core.clock import Clock
+from pool.core.ids import Ids, ProfileName, WorkerId
+from pool.core.keys import Keyring
+from pool.core.records import By, ReplyTo
+from pool.core.settings import Profile, Settings
+from pool.core.states import MoveReason
+from pool.drivers.port import Driver
+from pool.metrics import Metrics
+from pool.store import Store
+
+
+class Broker(Protocol):
+    """What the pool asks of Celery. Nothing rests on a message arriving: every one can be sent again from the table."""
+
+    def send(self, task: str, **arguments: Any) -> None:
+        """Enqueue a task of the pool soon. Never blocks, never raises."""
+
+    def reply(self, to: ReplyTo, answer: Mapping[str, Any]) -> None:
+        """Deliver an answer to one who waits for it. Raises `Transient` if it could not be, `Refused` if it never can be."""
+
+    def nudge(self, profile: ProfileName) -> None:
+        """Ask for a refill of this profile soon; many asks become one."""
+
+
+class WorkerApi(Protocol):
+    """What the pool says to a worker over HTTP."""
+
+    def activate(self, url: str, body: Any, headers: Mapping[str, str], timeout_s: float) -> None:
+        """POST the org's configuration. `Refused` if the worker says no, `Transient` if it does not answer."""
+
+    def healthy(self, url: str, timeout_s: float) -> bool:
+        """Whether a GET answers 2xx."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deps:
+    """Everything a verb may touch."""
+
+    store: Store
+    broker: Broker
+    locks: Locks
+    worker_api: WorkerApi
+    clock: Clock
+    ids: Ids
+    metrics: Metrics
+    settings: Settings
+    keys: Keyring
+    who: str
+    # When this process was started, by the database's clock: of two configurations the later one rules.
+    started_at: datetime
+    make_driver: Callable[[], Driver]
+
+    @cached_property
+    def driver(self) -> Driver:
+        """Made on first use: a process that never touches pods never loads what makes them."""
+        return self.make_driver()
+
+    @cached_property
+    def rules(self) -> Mapping[str, Any]:
+        """What the rules in the database take from the configuration."""
+        settings, profiles = self.settings, self.settings.profiles
+        return {
+            "ttls": {
+                name: settings.ttl_s(profile, call=None, org=None) for name, profile in profiles.items()
+            },
+            "most_ttl_s": settings.pool.hot_idle_ttl_max_s,
+            "activates": [name for name, profile in profiles.items() if profile.activation_path],
+            "protect": settings.pool.protect_before_grant,
+            "max_workers": settings.pool.max_workers,
+            "tries": settings.pool.activation_tries,
+        }
+
+    def asking(self, **what: Any) -> dict[str, Any]:
+        """What a rule is given: the call, this process, and the configuration."""
+        return {"who": self.who, "rules": self.rules, **what}
+
+    def profile(self, name: ProfileName) -> Profile | None:
+        return self.settings.profiles.get(name)
+
+    def by(self, reason: MoveReason, detail: str = "") -> By:
+        """This process, for this reason."""
+        return By(who=self.who, reason=reason, detail=detail)
+
+    def worker_key(self, worker_id: WorkerId) -> str:
+        return self.keys.worker_key(worker_id)
+
+    def new_worker(self) -> WorkerId:
+        """The id of a worker that is about to be made."""
+        return self.keys.marked(self.ids.worker())
+
+    def close(self) -> None:
+        """Let go of connections; touches no pod."""
+        if "driver" in self.__dict__:
+            self.driver.close()
+        self.store.close()

@@ -1,0 +1,82 @@
+"""Retire: fence to draining, delete the pod by its uid, confirm. The row is the decision; the pod follows it, never the other way."""
+
+from __future__ import annotations
+
+import structlog
+
+from pool.core.errors import Refused, Transient
+from pool.core.ids import WorkerId
+from pool.core.records import By, SeenWorker
+from pool.core.states import MoveReason, Outcome, State
+from pool.lifecycle.deps import Deps
+from pool.lifecycle.effects import Effects, transaction
+from pool.store import Tx, orgs, suspects, workers
+from pool.store.suspects import SuspectKind
+
+log = structlog.get_logger(__name__)
+
+# Whose pod somebody refuses to delete, among the suspects.
+REFUSED = "retire/pod_deleted/"
+
+
+def drain(tx: Tx, after: Effects, worker: SeenWorker, by: By, *, above_floor: bool = False) -> Outcome:
+    """Take an unclaimed worker out of use. `above_floor`: only if its org keeps its floor of parked workers without it."""
+    now_seen = workers.get_for_update(tx, worker.id)
+    if now_seen is None:
+        return Outcome.GONE
+    if now_seen.epoch != worker.epoch or now_seen.state is not worker.state or now_seen.claim_id is not None:
+        return Outcome.FENCED
+    if now_seen.parked_counted and now_seen.org is not None:
+        if above_floor and not orgs.give_park_above_floor(tx, now_seen.org):
+            after.again.add(
+                now_seen.profile
+            )  # it was locked for a moment, and a waiter may have passed it over
+            return Outcome.FENCED
+        if not above_floor:
+            orgs.give_park(tx, now_seen.org)
+    outcome = workers.leave(tx, now_seen, State.DRAINING, by)
+    if outcome is Outcome.MOVED:
+        after.moved(worker.id, worker.state, State.DRAINING, by.reason, by.detail)
+        after.retire.append(worker.id)
+        after.refill.add(worker.profile)
+    return outcome
+
+
+def retire(deps: Deps, worker_id: WorkerId) -> Outcome:
+    """Delete the pod of a draining worker and confirm. If the delete fails the row stays draining and a pass tries again."""
+    with deps.store.read() as tx:
+        worker = workers.get(tx, worker_id)
+    if worker is None:
+        return Outcome.GONE
+    if worker.state is not State.DRAINING:
+        return Outcome.FENCED
+    try:
+        # A slot whose create was never confirmed has no uid on its row: whatever bears its name is its pod.
+        deps.driver.delete(worker.id, worker.pod_uid or "", grace_s=worker.grace_s)
+    except (Transient, Refused) as exc:
+        log.warning("delete_left_to_the_pass", worker=worker_id, cause=str(exc))
+        if isinstance(exc, Refused):
+            _tell_refused(deps, worker_id, exc)
+        return Outcome.FENCED
+    return confirm(deps, worker)
+
+
+def _tell_refused(deps: Deps, worker_id: WorkerId, exc: Refused) -> None:
+    """Trying again will not help, so somebody has to see it; `reap` takes it back once the row has ended."""
+    try:
+        with deps.store.write() as tx:
+            suspects.see(tx, SuspectKind.REFUSED, f"{REFUSED}{worker_id}", str(exc)[:500])
+    except Transient as untold:
+        log.warning("refusal_untold", worker=worker_id, cause=str(untold))
+
+
+def confirm(deps: Deps, worker: SeenWorker) -> Outcome:
+    """The delete was accepted: the row ends and its place in the pool is free."""
+    by = deps.by(MoveReason.POD_DELETED)
+    with transaction(deps) as (tx, after):
+        outcome = workers.leave(tx, worker, State.RETIRED, by)
+        if outcome is Outcome.MOVED:
+            orgs.give_slot(tx)
+            after.moved(worker.id, worker.state, State.RETIRED, by.reason)
+            after.refill.add(worker.profile)
+    return outcome

@@ -1,0 +1,265 @@
+-- The end of claims: the only place where a worker loses its holder. Workers, claims, requests and counters move together.
+
+-- How a locked claim ends for a cause. A released worker is kept for the time that its call, else its org, else its profile says. One that must
+-- leave, is being replaced, or whose profile is configured no longer is not.
+CREATE FUNCTION warmpool_ends(c warmpool_call, h warmpool_held, p_why text, p_reason text, p_detail text) RETURNS warmpool_ending LANGUAGE plpgsql AS $$
+DECLARE
+  reason text := coalesce(p_reason, p_why);
+  detail text := CASE WHEN p_reason IS NULL THEN '' ELSE p_detail END;
+  keep_s integer := 0;
+BEGIN
+  IF p_why IN ('released', 'abandoned') AND h.state = 'hot' AND NOT h.leaves AND h.org_exists AND c.rules -> 'ttls' ? h.profile THEN
+    keep_s := least(coalesce(h.ttl_s, h.org_ttl_s, (c.rules -> 'ttls' ->> h.profile)::integer), (c.rules ->> 'most_ttl_s')::integer);
+  END IF;
+  -- One that was given back clean and is not kept leaves for the reason of its mark, or because it is replaced.
+  IF p_reason IS NULL AND h.leaves AND p_why IN ('released', 'abandoned') THEN
+    reason := h.leaving_reason;
+    detail := coalesce(h.leaving_detail, '');
+  END IF;
+  IF keep_s > 0 THEN
+    IF EXISTS (SELECT 1 FROM rollouts u WHERE u.profile = h.profile AND u.revision <> h.revision AND u.proven_at IS NOT NULL
+        AND NOT EXISTS (SELECT 1 FROM breakers b WHERE b.profile = u.profile)) THEN
+      keep_s := 0;
+      IF p_reason IS NULL THEN
+        reason := 'rollout';
+        detail := format('%s is being replaced', h.image);
+      END IF;
+    END IF;
+  END IF;
+  RETURN ROW(h.claim_id, h.worker_id, h.request_pk, h.org, p_why,
+    CASE WHEN keep_s > 0 THEN 'hot_idle' WHEN p_why = 'worker_lost' THEN 'lost' ELSE 'draining' END,
+    CASE WHEN keep_s > 0 THEN c.at + make_interval(secs => keep_s) END, h.counted, keep_s > 0 AND h.counts_parked, reason, detail)::warmpool_ending;
+END $$
+;;
+-- End live claims whose rows are locked, each for its cause, and send their workers where the causes lead. A request that was being bound gets
+-- another worker, waits on, or is refused. `p_reason` is why the workers move; NULL: their holders gave them back. Returns what happened.
+CREATE FUNCTION warmpool_end(c warmpool_call, p_held warmpool_held[], p_why text[], p_reason text, p_detail text, p_cause text) RETURNS json[]
+LANGUAGE plpgsql AS $$
+DECLARE
+  events json[];
+  ends warmpool_ending[];
+  e warmpool_ending;
+  h warmpool_held;
+  moved integer;
+BEGIN
+  FOR n IN 1..cardinality(p_held) LOOP
+    h := p_held[n];
+    e := warmpool_ends(c, h, p_why[n], p_reason, p_detail);
+    ends := ends || e;
+    IF e.counted OR e.parked_counted THEN
+      UPDATE orgs SET in_use = in_use - e.counted::int, parked = parked + e.parked_counted::int WHERE id = e.org;
+    END IF;
+    events := events || json_build_object('outcome', 'ended', 'claim_id', e.claim_id, 'worker_id', e.worker_id, 'profile', h.profile, 'org', e.org,
+      'why', e.why, 'from', h.state, 'to', e.goes, 'moved_reason', e.reason, 'moved_detail', e.detail);
+  END LOOP;
+  UPDATE claims k SET ended_at = c.at, ended_why = x.why FROM unnest(ends) x WHERE k.id = x.claim_id;
+  UPDATE requests r SET state = 'spent' FROM unnest(ends) x WHERE r.pk = x.request_pk AND r.claim_id = x.claim_id AND r.state = 'granted';
+  UPDATE workers w SET state = x.goes, state_since = c.at, epoch = w.epoch + 1, claim_id = NULL,
+      hot_idle_since = CASE WHEN x.goes = 'hot_idle' THEN c.at END, hot_idle_until = x.until,
+      parked_counted = x.parked_counted, moved_by = c.who, moved_reason = x.reason, moved_detail = x.detail
+    FROM unnest(ends) x WHERE w.id = x.worker_id AND w.claim_id = x.claim_id;
+  GET DIAGNOSTICS moved = ROW_COUNT;
+  IF moved < cardinality(ends) THEN
+    RAISE EXCEPTION USING ERRCODE = 'check_violation', CONSTRAINT = 'one_live_worker_a_claim',
+      MESSAGE = format('a live claim does not match its worker: %s', to_json(events));
+  END IF;
+  IF 'worker_lost' = ANY (p_why) THEN
+    UPDATE pool SET live = live - cardinality(array_positions(p_why, 'worker_lost'));
+  END IF;
+  FOREACH h IN ARRAY p_held LOOP
+    IF h.binding THEN
+      events := events || warmpool_rebind(c, h, p_cause);
+    END IF;
+  END LOOP;
+  RETURN events;
+END $$
+;;
+-- The request of a claim that has ended while its worker was being bound: another worker, a bounded number of times; else it waits on, or is
+-- refused. A claim that was given back meanwhile gets no other worker: it has no holder.
+CREATE FUNCTION warmpool_rebind(c warmpool_call, h warmpool_held, p_cause text) RETURNS json[] LANGUAGE plpgsql AS $$
+DECLARE
+  r requests;
+  o orgs;
+  found warmpool_pick[] := '{}';
+BEGIN
+  SELECT * INTO r FROM requests WHERE pk = h.request_pk;
+  IF h.abandoned THEN
+    RETURN ARRAY[warmpool_refuse(c, r, 'cancelled', 'released before it was hot', NULL)];
+  END IF;
+  IF r.attempts + 1 < (c.rules ->> 'tries')::integer THEN
+    UPDATE requests SET state = 'waiting', claim_id = NULL, attempts = attempts + 1 WHERE pk = r.pk;
+    SELECT * INTO o FROM orgs WHERE id = h.org;
+    IF warmpool_room(o) > 0 AND (r.wait_s = 0 OR r.deadline_at > c.at) THEN
+      found := warmpool_pick_parked(h.org, h.profile, 1);
+      IF cardinality(found) = 0 THEN
+        found := warmpool_pick_warm(h.profile, 1);
+      END IF;
+    END IF;
+    IF cardinality(found) > 0 THEN
+      RETURN warmpool_begin_waiters(c, ARRAY[warmpool_pair(c, r, found[1], o)]);
+    END IF;
+    IF r.wait_s > 0 THEN
+      RETURN ARRAY[json_build_object('outcome', 'again', 'profile', h.profile)];
+    END IF;
+  END IF;
+  RETURN ARRAY[warmpool_refuse(c, r, 'activation_failed', p_cause, 5.0)];
+END $$
+;;
+-- End one claim for a cause that is not its holder's: it expired, its worker was lost, its activation failed, an operator retired it. NULL: it
+-- had ended before; or it was to expire and has been renewed meanwhile.
+CREATE FUNCTION warmpool_end_claim(p jsonb) RETURNS json LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+DECLARE
+  c warmpool_call := warmpool_call(p);
+  h warmpool_held[] := warmpool_hold(c, ARRAY[p ->> 'claim_id']);
+  k claims;
+BEGIN
+  c.at := warmpool_now();
+  SELECT * INTO k FROM claims WHERE id = (h[1]).claim_id;
+  -- By the lane's rule: the holder had a whole lease of open lane to renew in.
+  IF k.id IS NULL OR (p ->> 'why' = 'expired' AND NOT (k.lease_expires_at < c.at AND EXISTS (
+      SELECT 1 FROM pool WHERE lane_open_since + make_interval(secs => k.lease_s) < c.at))) THEN
+    RETURN NULL;
+  END IF;
+  -- An activation that was taken up again, or is finished, is kept.
+  IF p ? 'silent_s' AND (k.lease_expires_at IS NOT NULL
+      OR (SELECT w.heartbeat_at FROM workers w WHERE w.id = k.worker_id) > c.at - make_interval(secs => (p ->> 'silent_s')::float8)) THEN
+    RETURN NULL;
+  END IF;
+  -- Where it made room below its org's cap, the org's waiters are looked at again.
+  RETURN to_json(warmpool_followed(
+    c, warmpool_end(c, h, ARRAY[p ->> 'why'], p ->> 'reason', p ->> 'detail',
+      coalesce(p ->> 'cause', nullif(p ->> 'detail', ''), p ->> 'reason')), warmpool_freed(h), '{}'));
+END $$
+;;
+-- The worker of a claim is hot: its lease starts and its request is answered. If the requester has gone, the worker is given back at once.
+-- NULL: the claim had ended meanwhile, or its lease runs already.
+CREATE FUNCTION warmpool_confirm(p jsonb) RETURNS json LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+DECLARE
+  c warmpool_call;
+  h warmpool_held[];
+  k claims;
+  w workers;
+  r requests;
+  shape text;
+  events json[] := '{}';
+BEGIN
+  SELECT profile INTO shape FROM claims WHERE id = p ->> 'claim_id';
+  PERFORM warmpool_lock_profile(shape, false);
+  c := warmpool_call(p);
+  h := warmpool_hold(c, ARRAY[p ->> 'claim_id']);
+  c.at := warmpool_now();
+  SELECT * INTO k FROM claims WHERE id = (h[1]).claim_id;
+  SELECT * INTO w FROM workers WHERE id = (h[1]).worker_id;
+  SELECT * INTO r FROM requests WHERE pk = (h[1]).request_pk;
+  IF k.id IS NULL OR k.hot_at IS NOT NULL THEN
+    RETURN NULL;
+  END IF;
+  IF w.state = 'activating' THEN
+    UPDATE workers SET state = 'hot', state_since = c.at, moved_by = c.who, moved_reason = 'activated', moved_detail = '' WHERE id = w.id RETURNING * INTO w;
+    events := events || json_build_object('outcome', 'moved', 'worker_id', w.id, 'from', 'activating', 'to', 'hot', 'moved_reason', 'activated');
+  END IF;
+  UPDATE claims SET hot_at = c.at, lease_expires_at = c.at + make_interval(secs => lease_s) WHERE id = k.id RETURNING * INTO k;
+  IF NOT k.abandoned AND r.state = 'binding' AND r.claim_id = k.id THEN
+    UPDATE requests SET state = 'granted', decided_at = c.at, replied_at = NULL WHERE pk = r.pk;
+    events := events || json_build_object('outcome', 'granted', 'pk', r.pk, 'claim_id', k.id, 'worker_id', w.id, 'epoch', k.epoch,
+      'endpoint', w.endpoint, 'source', k.source, 'until', k.lease_expires_at, 'org', k.org, 'profile', k.profile, 'wait_s', r.wait_s,
+      'waited_s', extract(epoch FROM c.at - r.created_at), 'bound_s', extract(epoch FROM c.at - k.created_at), 'replies', r.replies);
+    RETURN json_build_object('events', to_json(events));
+  END IF;
+  IF r.state = 'binding' AND r.claim_id = k.id THEN
+    events := events || warmpool_refuse(c, r, 'cancelled', 'released before it was hot', NULL);
+  END IF;
+  -- As it is now: hot, and its request answered.
+  h := warmpool_hold(c, ARRAY[k.id]);
+  events := events || warmpool_end(c, h, ARRAY[CASE WHEN k.release_condition = 'tainted' THEN 'tainted' ELSE 'abandoned' END], NULL, '', '');
+  -- What was parked for its org may serve the org's next waiter at once.
+  RETURN to_json(warmpool_followed(c, events, warmpool_freed(h), ARRAY[k.profile]));
+END $$
+;;
+-- Release claims: their workers are parked or drain. Each is asked for as [claim, org, condition]; `p_ids` are those that exist and are of the
+-- org that asks, with their conditions. Of calls for one claim the first counts. Returns an outcome for each, NULL where another transaction
+-- has one of its rows; what happened; and the orgs that have room again.
+CREATE FUNCTION warmpool_release(
+  c warmpool_call, p_asked jsonb, p_ids text[], p_conditions text[], OUT outcomes json, OUT events json[], OUT freed text[]) LANGUAGE plpgsql AS $$
+DECLARE
+  held warmpool_held[] := warmpool_hold(c, p_ids);
+  hot warmpool_held[];
+  causes text[];
+  h warmpool_held;
+  condition text;
+BEGIN
+  IF cardinality(held) = jsonb_array_length(p_asked) THEN
+    outcomes := to_json(array_fill('released'::text, ARRAY[cardinality(held)]));
+  ELSE
+    SELECT json_agg(CASE
+        WHEN a.id IS NULL THEN 'unknown_claim'
+        WHEN a.ended_at IS NOT NULL THEN 'already_released'
+        WHEN EXISTS (SELECT 1 FROM unnest(held) x WHERE x.claim_id = a.id) THEN
+          CASE WHEN a.times > 1 THEN 'already_released' ELSE 'released' END END ORDER BY a.n)
+      INTO outcomes
+      FROM (SELECT k.id, k.ended_at, e.n, row_number() OVER (PARTITION BY k.id ORDER BY e.n) AS times
+          FROM jsonb_array_elements(p_asked) WITH ORDINALITY AS e(v, n)
+            LEFT JOIN claims k ON k.id = e.v ->> 0 AND k.org = coalesce(e.v ->> 1, k.org)) a;
+  END IF;
+  FOREACH h IN ARRAY held LOOP
+    condition := p_conditions[array_position(p_ids, h.claim_id)];
+    IF h.is_hot THEN
+      hot := hot || h;
+      causes := causes || CASE WHEN condition = 'tainted' THEN 'tainted' ELSE 'released' END;
+    ELSE
+      -- Still being bound: it is given back when that is over.
+      UPDATE claims SET abandoned = true, release_condition = condition WHERE id = h.claim_id;
+    END IF;
+  END LOOP;
+  events := '{}';
+  IF hot IS NOT NULL THEN
+    events := warmpool_end(c, hot, causes, NULL, '', '');
+    freed := warmpool_freed(hot);
+  END IF;
+END $$
+;;
+-- The orgs of claims that counted against their caps.
+CREATE FUNCTION warmpool_freed(p_held warmpool_held[]) RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE
+  freed text[] := '{}';
+  h warmpool_held;
+BEGIN
+  FOREACH h IN ARRAY p_held LOOP
+    IF h.counted THEN
+      freed := freed || h.org;
+    END IF;
+  END LOOP;
+  RETURN freed;
+END $$
+;;
+-- Extend leases: of all that are live and hot, each of the org that it was asked for. A claim that another transaction has locked is left
+-- out of the answer, unless the call is patient; claims are locked in the order of their ids.
+CREATE FUNCTION warmpool_renew(c warmpool_call, p_asked jsonb) RETURNS json LANGUAGE plpgsql AS $$
+DECLARE
+  live text[];
+  answers json;
+BEGIN
+  IF c.patient THEN
+    PERFORM 1 FROM claims k WHERE k.id = ANY (ARRAY(SELECT e ->> 0 FROM jsonb_array_elements(p_asked) e)) ORDER BY k.id FOR UPDATE;
+  END IF;
+  SELECT coalesce(array_agg(s.id), '{}') INTO live FROM (
+    SELECT k.id FROM jsonb_array_elements(p_asked) e JOIN claims k ON k.id = e ->> 0 AND coalesce(e ->> 1, k.org) = k.org
+      WHERE k.ended_why IS NULL AND k.hot_at IS NOT NULL
+      FOR UPDATE OF k SKIP LOCKED) s;
+  UPDATE claims k SET lease_expires_at = c.at + make_interval(secs => k.lease_s) WHERE k.id = ANY (live);
+  -- Each: the lease's new end and why its worker must leave, if it must; or the cause of its end.
+  SELECT json_agg(CASE
+      WHEN k.id IS NULL THEN json_build_array(NULL, 'unknown_claim')
+      WHEN k.id = ANY (live) THEN json_build_array(k.lease_expires_at, CASE WHEN w.leaving_since IS NOT NULL THEN
+        concat_ws(': ', w.leaving_reason, nullif(w.leaving_detail, '')) END)
+      WHEN k.ended_at IS NOT NULL OR k.hot_at IS NULL THEN json_build_array(NULL, coalesce(k.ended_why, 'not_hot')) END ORDER BY a.n)
+    INTO answers
+    FROM jsonb_array_elements(p_asked) WITH ORDINALITY AS a(v, n)
+      LEFT JOIN claims k ON k.id = a.v ->> 0 AND coalesce(a.v ->> 1, k.org) = k.org
+      LEFT JOIN workers w ON w.claim_id = k.id;
+  RETURN answers;
+END $$

@@ -1,0 +1,1 @@
+"""Flower, as this pool runs it."""

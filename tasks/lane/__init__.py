@@ -1,0 +1,1 @@
+"""The lane: how calls of the task contract arrive, are decided and are answered."""

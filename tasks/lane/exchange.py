@@ -1,0 +1,82 @@
+"""A message on its way through the lane: taken, and replied to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pool.core.contract import RefusedAnswer
+from pool.core.records import ReplyTo
+from pool.core.states import Reason
+from pool.lifecycle.effects import Effects
+from tasks.lane.messages import IncomingMessage
+from tasks.lane.proving import NOT_ASKED, Proven
+from tasks.lane.replies import Answered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """What came, how many messages were dropped because of their size, and the broker's time."""
+
+    messages: list[bytes]
+    now_s: float
+    too_large: int = 0
+
+
+NOTHING = Delivery(messages=[], now_s=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """A message that this process has taken. The tag is what it is kept under, if it is."""
+
+    message: IncomingMessage
+    tag: str = ""
+    proven: Proven = NOT_ASKED
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How Celery ends a task that has no answer: the state, and what was raised."""
+
+    state: str
+    exc: Exception
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskReply:
+    """What goes out for one message. With neither answer nor failure it is only acknowledged: the answer comes later, or none is wanted. A `spare` one
+    does not take the place of a result that is there."""
+
+    taken: Taken
+    answer: Answered | None = None
+    failure: Failure | None = None
+    spare: bool = False
+
+    @classmethod
+    def invalid(cls, taken: Taken, objection: str) -> TaskReply:
+        answer = RefusedAnswer(reason=Reason.INVALID, detail=objection)
+        return cls(taken=taken, answer=Answered(answer.as_dict()))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its caller is still to be answered."""
+        return self.answer is None and self.failure is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateReply:
+    """An answer to a call that was taken earlier, by this process or another."""
+
+    to: ReplyTo
+    answer: Answered
+
+
+@dataclass(slots=True, kw_only=True)
+class Replies:
+    """What follows from one delivery: replies to it, late replies to calls that waited, and the effects of both, sent after the replies. `outage`: the
+    messages are held, since the broker could not be asked whether one of them was served before."""
+
+    now: list[TaskReply]
+    late: list[LateReply] = field(default_factory=list)
+    effects: Effects = field(default_factory=Effects)
+    outage: Exception | None = None

@@ -1,0 +1,109 @@
+"""Celery's task events for what Celery did not do itself, so that Flower sees it: sent in one message for all that has gathered."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from celery import Celery
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
+
+from pool.metrics.catalog import Item
+from tasks.background import LeftOut
+from tasks.lane.exchange import TaskReply
+from tasks.lane.messages import IncomingMessage
+from tasks.lane.replies import Answered
+
+log = structlog.get_logger(__name__)
+
+# More than ever gathers: it leaves when we say so.
+_BUFFER = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEvent:
+    """One event."""
+
+    kind: str
+    fields: dict[str, Any]
+
+    @classmethod
+    def succeeded(cls, task_id: str, answer: Answered) -> TaskEvent:
+        return cls("task-succeeded", {"uuid": task_id, "result": repr(answer), "runtime": 0.0})
+
+    @classmethod
+    def served(cls, reply: TaskReply) -> list[TaskEvent]:
+        """The life of a task in the lane, as far as it has come."""
+        message = reply.taken.message
+        events = cls._begun(message)
+        if reply.answer is not None:
+            events.append(cls.succeeded(message.task_id, reply.answer))
+        elif reply.failure is not None:
+            raised = {"uuid": message.task_id, "exception": repr(reply.failure.exc), "traceback": ""}
+            events.append(cls("task-failed", raised))
+        return events
+
+    @classmethod
+    def _begun(cls, message: IncomingMessage) -> list[TaskEvent]:
+        known = message.headers
+        received = {
+            "uuid": message.task_id,
+            "name": message.task,
+            "args": known.get("argsrepr"),
+            "kwargs": known.get("kwargsrepr"),
+            "root_id": known.get("root_id"),
+            "parent_id": known.get("parent_id"),
+            "retries": 0,
+            "eta": None,
+            "expires": None,
+        }
+        return [cls("task-received", received), cls("task-started", {"uuid": message.task_id})]
+
+
+class EventSender:
+    """Sends events to all that listen. Used by one thread."""
+
+    def __init__(self, celery: Celery, hostname: str, left_out: LeftOut) -> None:
+        self._celery = celery
+        self._hostname = hostname
+        self._left_out = left_out
+        self._dispatcher: Any = None
+
+    def send(self, events: Sequence[TaskEvent]) -> None:
+        if not events:
+            return
+        try:
+            dispatcher = self._open()
+            for each in events:
+                dispatcher.send(each.kind, **each.fields)
+            dispatcher.flush()
+        except (RedisError, OperationalError, OSError) as exc:
+            log.warning("events_not_sent", count=len(events), cause=str(exc))
+            self.close()
+        except Exception as exc:  # noqa: BLE001 - one of them is to blame; it is left out by itself
+            self.close()
+            if len(events) == 1:
+                self._left_out(Item.TASK_EVENT, events[0].kind, exc)
+            for each in events if len(events) > 1 else ():
+                self.send([each])
+
+    def close(self) -> None:
+        dispatcher, self._dispatcher = self._dispatcher, None
+        if dispatcher is not None:
+            with contextlib.suppress(RedisError, OperationalError, OSError):
+                dispatcher.connection.release()
+
+    def _open(self) -> Any:
+        if self._dispatcher is None:
+            self._dispatcher = self._celery.events.Dispatcher(
+                self._celery.connection_for_write(),
+                hostname=self._hostname,
+                buffer_while_offline=False,
+                buffer_group={"task"},
+                buffer_limit=_BUFFER,
+            )
+        return self._dispatcher

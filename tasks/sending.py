@@ -1,0 +1,170 @@
+"""`pool.lifecycle.deps.Broker` kept with Celery messages. What is sent leaves in the background, all that has gathered in one round trip."""
+
+from __future__ import annotations
+
+import socket
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from celery import Celery
+from celery.app.task import Context
+from kombu.exceptions import OperationalError, SerializationError
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeout
+
+from pool.client.messages import Message
+from pool.core.errors import Refused, Transient
+from pool.core.ids import ProfileName, new_task_id
+from pool.core.records import ReplyTo
+from pool.core.signing import INTERNAL_HEADER, Asked
+from pool.core.threads import Threads
+from pool.metrics.catalog import Item
+from tasks.background import Gathering, Outbox, Timers
+from tasks.lane.exchange import LateReply, TaskReply
+from tasks.lane.replies import Answered
+from tasks.lane.taskevents import EventSender, TaskEvent
+from tasks.lane.wire import RedisWire
+from tasks.options import ROUTES
+
+log = structlog.get_logger(__name__)
+
+NUDGES_WITHIN_S = 0.1
+# Stamps of one moment leave together. Sent one by one they would take turns with the lane, which is just answering those claims.
+STAMPS_WITHIN_S = 0.02
+_STAMP = "pool.stamp"
+# Few enough that many workers are stamped side by side, enough that a burst is not a message for each of them.
+STAMPS_A_MESSAGE = 8
+# How Redis refuses a command on a key of another type: no later try will do better.
+_WRONG_KIND = "WRONGTYPE"
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """A task that is to be sent."""
+
+    task: str
+    arguments: Mapping[str, Any]
+
+
+class CeleryBroker:
+    """Sends in the background, replies at once."""
+
+    def __init__(
+        self,
+        celery: Celery,
+        url: str,
+        role: str,
+        timers: Timers,
+        threads: Threads,
+        signs: Callable[[Asked], str],
+    ) -> None:
+        self._celery = celery
+        self._signs = signs
+        self._outbox = Outbox("outbox", self._deal, threads)
+        self._left_out = timers.left_out
+        self._stamps = Gathering(timers, STAMPS_WITHIN_S, self._send_stamps, item=Item.MESSAGE)
+        self._nudges = Gathering(timers, NUDGES_WITHIN_S, self._send_refills, item=Item.MESSAGE)
+        self._wire = RedisWire(url)
+        self._events = EventSender(celery, f"{role}@{socket.gethostname()}", timers.left_out)
+        self._origin = f"pool@{socket.gethostname()}"
+
+    def send(self, task: str, **arguments: Any) -> None:
+        """A stamp says what the row says when it is made, so several of one worker are one."""
+        if task == _STAMP:
+            self._stamps.add(arguments["worker_id"])
+        else:
+            self._outbox.put(Sending(task, arguments))
+
+    def nudge(self, profile: ProfileName) -> None:
+        self._nudges.add(profile)
+
+    def reply(self, to: ReplyTo, answer: Mapping[str, Any]) -> None:
+        """Store the result as the task itself would have, and let Flower see the task end. An id or address that no result can be stored under is
+        `Refused`."""
+        answered = Answered(dict(answer))
+        try:
+            self._celery.backend.store_result(
+                to.task_id, answered, "SUCCESS", request=Context(reply_to=to.address)
+            )
+        except (RedisError, OperationalError, OSError) as exc:
+            # Before this redis-py repeats the whole command, with the token in it.
+            cause = str(exc).rpartition("caused error: ")[2]
+            if cause.startswith(_WRONG_KIND):
+                raise Refused("undeliverable", detail=f"the reply address is in other use: {cause}") from exc
+            raise Transient(f"redis: {cause}") from exc
+        except (ValueError, TypeError, SerializationError) as exc:
+            raise Refused("undeliverable", detail=f"{type(exc).__name__}: {exc}") from exc
+        self._report([TaskEvent.succeeded(to.task_id, answered)])
+
+    def report_served(self, replies: Sequence[TaskReply], late: Sequence[LateReply]) -> None:
+        """Let Flower see what the lane has done."""
+        if self._celery.conf.worker_send_task_events:
+            self._report([event for reply in replies for event in TaskEvent.served(reply)])
+            self._report([TaskEvent.succeeded(each.to.task_id, each.answer) for each in late])
+
+    def close(self) -> None:
+        """Send what is left."""
+        self._stamps.flush()
+        self._nudges.flush()
+        self._outbox.close()
+        self._events.close()
+        self._wire.close()
+
+    def _report(self, events: Iterable[TaskEvent]) -> None:
+        if self._celery.conf.worker_send_task_events:
+            for each in events:
+                self._outbox.put(each)
+
+    def _send_refills(self, profiles: list[Any]) -> None:
+        for profile in profiles:
+            self.send("pool.refill", profile=profile)
+
+    def _send_stamps(self, workers: list[Any]) -> None:
+        for sending in stamps(workers):
+            self._outbox.put(sending)
+
+    def _deal(self, things: list[Any]) -> None:
+        self._publish([thing for thing in things if isinstance(thing, Sending)])
+        self._events.send([thing for thing in things if isinstance(thing, TaskEvent)])
+
+    def _publish(self, sendings: Sequence[Sending]) -> None:
+        queues: dict[str, list[str]] = defaultdict(list)
+        for sending in sendings:
+            try:
+                queue, task_id = ROUTES[sending.task], new_task_id()
+                message = Message(
+                    task=sending.task,
+                    kwargs=sending.arguments,
+                    task_id=task_id,
+                    origin=self._origin,
+                    queue=queue,
+                )
+                asked = Asked(task=message.task, task_id=task_id, address="", args=(), kwargs=message.kwargs)
+                queues[queue].append(message.encoded(task_id, {INTERNAL_HEADER: self._signs(asked)}))
+            except Exception as exc:  # noqa: BLE001 - the others leave all the same
+                self._left_out(Item.MESSAGE, sending.task, exc)
+        if not queues:
+            return
+        commands = [("LPUSH", queue, *messages) for queue, messages in queues.items()]
+        try:
+            try:
+                self._wire.ask(*commands)
+            except (RedisTimeout, TimeoutError):
+                raise
+            except (RedisError, OSError):
+                # It may have gone stale since it was last used. Any of these tasks may run twice.
+                self._wire.ask(*commands)
+        except (RedisError, OSError) as exc:
+            log.warning("tasks_not_sent", tasks=sorted({s.task for s in sendings}), cause=str(exc))
+
+
+def stamps(workers: Sequence[str]) -> list[Sending]:
+    """Return the messages that stamp these workers, up to `STAMPS_A_MESSAGE` in each."""
+    some = [workers[i : i + STAMPS_A_MESSAGE] for i in range(0, len(workers), STAMPS_A_MESSAGE)]
+    return [
+        Sending(_STAMP, {"worker_id": first, **({"others": others} if others else {})})
+        for first, *others in some
+    ]

@@ -1,0 +1,49 @@
+"""The lane of an acquire worker, put together from what its process has."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from pool import config
+from pool.store.line import RuleConnection
+from tasks.app import WarmpoolApp
+from tasks.lane.admission import Admission
+from tasks.lane.authenticator import Authenticator
+from tasks.lane.deciding import Deciding
+from tasks.lane.delaying import Delayed
+from tasks.lane.front import Front
+from tasks.lane.knownorgs import KnownOrgs, OrgQueues
+from tasks.lane.loop import STUCK_S, Lane
+from tasks.lane.mailbox import Mailbox
+from tasks.lane.posting import Posting
+from tasks.lane.refusals import Refusals
+from tasks.lane.sharing import SharedThreads
+from tasks.lane.slowpath import SlowPath
+from tasks.lane.waits import Waits
+
+_JOIN_S = 30.0
+
+
+def start_lane(app: WarmpoolApp) -> None:
+    """Run the lane until the process stops. What it has in hand is finished or handed back when the process closes."""
+    deps, pool, stopping, timers = app.deps, app.settings.pool, app.stopping, app.timers
+    limit_bytes = pool.message_limit_bytes
+    aside = ThreadPoolExecutor(2, thread_name_prefix="aside")
+    line, waits, refusals = RuleConnection(deps.store), Waits(deps, timers), Refusals(deps, timers)
+    orgs = KnownOrgs(deps.store, deps.keys, deps.clock)
+    mailbox = Mailbox(config.broker_url(app.settings), celery=app, limit_bytes=limit_bytes)
+    posting = Posting(mailbox, deps.store, timers, app.pool_broker.report_served)
+    slow_path = SlowPath(deps, waits, posting, SharedThreads(app.threads), aside, stopping)
+    authenticator = Authenticator(pool, orgs, app.internal_tasks, refusals, deps.clock)
+    admission = Admission(mailbox, authenticator, app.dropped, limit_bytes)
+    deciding = Deciding(deps, line, authenticator, waits, slow_path)
+    front = Front(deps, admission, Delayed(deps.clock, app.now), deciding, aside)
+    lane = Lane(mailbox, OrgQueues(pool, orgs, aside), front, slow_path, posting)
+    thread = app.watched.make(
+        "lane", lambda: lane.run(deps.clock, stopping, thread.turned), stop=stopping, stuck_after_s=STUCK_S
+    )
+    # The last of these is called first.
+    for close in (refusals.flush, posting.close, mailbox.close, line.close, slow_path.close):
+        app.closing.callback(close)
+    app.closing.callback(thread.join, _JOIN_S)
+    thread.start()

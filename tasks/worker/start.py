@@ -1,0 +1,123 @@
+"""What a worker process does beside its tasks: follows the cluster, says that it is well, and ends in order. It touches no pod when it
+starts or stops: nobody owns pods, the table does."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from typing import Any
+
+import structlog
+from celery import bootsteps, signals
+
+from pool.config import logs
+from pool.core.errors import Refused, Transient
+from pool.core.names import ACQUIRE, FLEET, PASSES
+from pool.lifecycle import observing
+from pool.passes import fallback
+from tasks.app import app
+from tasks.options import ROUTES
+from tasks.worker.liveness import Liveness, others_answer
+
+log = structlog.get_logger(__name__)
+
+_JOIN_S = 5.0
+
+
+class LaneStep(bootsteps.StartStopStep):
+    """Runs the lane in a worker that serves callers. It has a connection of its own, so that it is started once and goes on by itself
+    while Celery's consumer connects again."""
+
+    def __init__(self, parent: Any, **kwargs: Any) -> None:
+        super().__init__(parent, **kwargs)
+        self._is_started = False
+
+    def include_if(self, parent: Any) -> bool:  # noqa: ARG002
+        return app.role == ACQUIRE
+
+    def start(self, parent: Any) -> None:  # noqa: ARG002
+        if not self._is_started:
+            from tasks.worker import building
+
+            self._is_started = True
+            building.start_lane(app)
+
+
+class LivenessStep(bootsteps.StartStopStep):
+    """Has liveness turn with the consumer's loop."""
+
+    # It starts when the worker consumes. Without this Celery may start it before the connection is there.
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, parent: Any, **kwargs: Any) -> None:
+        super().__init__(parent, **kwargs)
+        self._liveness = Liveness(app.watched, app.stopping, partial(others_answer, app.settings))
+        self._liveness.watch()
+
+    def start(self, parent: Any) -> None:
+        self._liveness.consume(parent.timer)
+
+
+app.steps["consumer"].add(LaneStep)
+app.steps["consumer"].add(LivenessStep)
+
+
+@signals.setup_logging.connect
+def _logging(**_: Any) -> None:
+    logs.set_up()
+
+
+@signals.worker_init.connect
+def _started(**_: Any) -> None:
+    deps = app.deps
+    log.info("worker_starting", role=app.role, who=deps.who)
+    if app.role == FLEET:
+        _begin("observer", lambda: observing.follow(deps, app.stopping))
+        _begin("fallback", lambda: fallback.watch_over(deps, app.stopping))
+    elif app.role == PASSES:
+        _begin("pod cache", _keep_cache)
+        threading.Thread(target=_look_around, name="preflight", daemon=True).start()
+
+
+@signals.task_postrun.connect
+def _ran(task: Any = None, state: Any = None, **_: Any) -> None:
+    name = str(getattr(task, "name", ""))
+    app.deps.metrics.tasks.labels(ROUTES.get(name, ""), name, str(state or "ignored").lower()).inc()
+
+
+@signals.worker_shutting_down.connect
+def _told_to_end(sig: Any = None, how: Any = None, exitcode: Any = None, **_: Any) -> None:
+    log.info("worker_stopping", role=app.role, signal=sig, how=str(how), exit_code=exitcode)
+    app.stopping.set()
+
+
+@signals.worker_shutdown.connect
+def _ended(**_: Any) -> None:
+    app.stopping.set()
+    app.closing.close()
+    app.pool_broker.close()
+    app.deps.close()
+    log.info("worker_stopped", role=app.role)
+
+
+def _begin(name: str, target: Any) -> None:
+    app.closing.callback(app.watched.start(name, target, stop=app.stopping).join, _JOIN_S)
+
+
+def _look_around() -> None:
+    """What is wrong with the surroundings is told once, beside the work."""
+    from pool.ops.doctor import starting
+
+    starting.look_around(app.settings)
+
+
+def _keep_cache() -> None:
+    """Passes read the driver's cache; following the watch is what keeps it fresh."""
+    deps = app.deps
+    while not app.stopping.is_set():
+        try:
+            for _ in deps.driver.watch(app.stopping):
+                pass
+        except (Transient, Refused) as exc:
+            log.warning("watch_interrupted", cause=str(exc))
+            deps.clock.wait(app.stopping, 1.0)

@@ -1,0 +1,44 @@
+"""Calls that are to wait for a lock of another transaction: run in a thread of their own, and seen to be blocked before the test goes on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from sqlalchemy import text
+
+from pool.store import Store
+from tests.support.waiting import eventually
+
+T = TypeVar("T")
+
+
+def aside(call: Callable[[], T]) -> Future[T]:
+    """Run it in a thread of its own."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as exc:  # noqa: BLE001 - the test asks for it
+            future.set_exception(exc)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+def blocked(store: Store) -> int:
+    """How many sessions of this database wait for a lock that another holds."""
+    statement = text(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0"
+    )
+    with store.read() as tx:
+        return int(tx.execute(statement).scalar_one())
+
+
+def is_blocked(store: Store, future: Future[Any], sessions: int = 1) -> None:
+    """Returns once it waits for somebody else's lock; fails if it goes through instead."""
+    eventually(lambda: future.done() or blocked(store) == sessions)
+    assert not future.done(), f"it was not blocked: {future.exception() or future.result()}"

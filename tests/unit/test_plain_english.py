@@ -1,0 +1,133 @@
+"""Texts are plain English: strings, docstrings, comments, chart files and documentation pages avoid banned words."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from dataclasses import Field, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pool.core.settings import KubernetesSettings, OrgDefaults, PoolSettings, Profile
+
+ROOT = Path(__file__).parents[2]
+# Folders and files whose texts have been rewritten. Every file in them is checked.
+DONE = (
+    "pool/config",
+    "pool/core",
+    "pool/metrics",
+    "charts",
+    "deploy",
+    "examples",
+    "docker-compose.yml",
+    "Dockerfile",
+    "docs/metrics.md",
+)
+# Each pattern with the words to use instead.
+BANNED = {
+    r"whoever|somebody|someone else|nobody|anybody": "the caller, the holder, another process, no worker",
+    r"he|his|him|she|her": "it, its",
+    r"told|tells": "reported, notified, returns",
+    r"says": "reports, returns, contains",
+    r"(?:is|are) (?:known|asked|meant|well)": "exists, is queried, matches, is healthy",
+    r"for so long|so long|so often|so many": "N seconds, every N seconds, up to N",
+    r"can not": "cannot",
+    r"c[ao]me to nothing": "failed",
+    r"counts? on": "orphaned pods",
+    r"at hand": "free, available",
+    r"in a row": "consecutive",
+    r"on (?:its|their) way": "being started",
+    r"deeds?|letters? (?:to|from)|desk": "audit entry, message, authenticator",
+    r"made (?:under|anew)|honoured": "created, generated, accepted",
+}
+_BANNED = {re.compile(rf"\b(?:{words})\b", re.IGNORECASE): instead for words, instead in BANNED.items()}
+_TEXT_SUFFIXES = {".json", ".md", ".tpl", ".toml", ".txt", ".yaml", ".yml", ""}
+
+
+def files() -> list[Path]:
+    found = []
+    for done in DONE:
+        path = ROOT / done
+        inside = sorted(path.rglob("*")) if path.is_dir() else [path]
+        found += [p for p in inside if p.suffix == ".py" or (p.is_file() and p.suffix in _TEXT_SUFFIXES)]
+    return found
+
+
+def texts(path: Path, source: str) -> Iterator[tuple[int, str]]:
+    """Yield each text of a file and its line: comments and strings of Python, every line of other files."""
+    if path.suffix != ".py":
+        yield from enumerate(source.splitlines(), 1)
+        return
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from enumerate(node.value.splitlines(), node.lineno)
+
+
+def findings(path: Path, source: str) -> list[str]:
+    return [
+        f"{path.name}:{line}: {found[0]!r} in {text.strip()!r}; write: {instead}"
+        for line, text in texts(path, source)
+        for pattern, instead in _BANNED.items()
+        if (found := pattern.search(text))
+    ]
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_texts_use_no_banned_word(path: Path) -> None:
+    assert findings(path, path.read_text()) == []
+
+
+def test_every_listed_folder_exists_and_is_checked() -> None:
+    checked = files()
+    for done in DONE:
+        assert any(p.is_relative_to(ROOT / done) for p in checked), done
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("a.py", '"""Whoever calls it."""\n'),
+        ("a.py", "x = 1  # nobody\n"),
+        ("a.py", 'raise ValueError(f"{x} can not be")\n'),
+        ("a.py", 'x = """First line.\n\nIt is told.\n"""\n'),
+        ("a.yaml", "# idle for so long goes\n"),
+        ("a.md", "Pods that no row counts on\n"),
+    ],
+)
+def test_a_banned_word_is_found_in_every_kind_of_text(name: str, source: str) -> None:
+    assert len(findings(Path(name), source)) == 1
+
+
+def test_names_in_code_are_no_text() -> None:
+    assert findings(Path("a.py"), "def told(he: int) -> int:\n    return he\n") == []
+
+
+UNITS = {
+    "_s": "seconds",
+    "_mib": "MiB",
+    "_bytes": "bytes",
+    "_millicores": "millicores",
+    "_percent": "percent",
+}
+SETTINGS = [
+    pytest.param(f, id=f"{cls.__name__}.{f.name}")
+    for cls in (PoolSettings, KubernetesSettings, Profile, OrgDefaults)
+    for f in fields(cls)
+]
+
+
+@pytest.mark.parametrize("field", SETTINGS)
+def test_the_description_of_a_setting_is_a_sentence_with_its_unit(field: Field[Any]) -> None:
+    description = field.metadata["doc"]
+    assert re.fullmatch(r"[A-Z].*\.", description)
+    for suffix, unit in UNITS.items():
+        if field.name.endswith(suffix):
+            assert unit in description
