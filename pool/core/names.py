@@ -17,6 +17,9 @@ REPLY_PREFIX = "warmpool.reply."
 LOCK_PREFIX = "warmpool.lock."
 NONCE_PREFIX = "warmpool.nonce."
 RESULT_PREFIX = "celery-task-meta-"
+# Calls that an acquire worker has taken and not answered, by tag, and since when.
+TAKEN_KEY = "warmpool.taken"
+TAKEN_SINCE_KEY = "warmpool.taken_since"
 # Exists for ever; if it is missing, Redis was emptied.
 KEPT_KEY = "warmpool.kept"
 # Ends the name of an org inside a key. No org name contains it, so no prefix of one org matches the keys

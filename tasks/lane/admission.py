@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import structlog
-from redis.exceptions import RedisError
 
 from tasks.lane.authenticator import Authenticator
 from tasks.lane.dropping import Dropped
-from tasks.lane.exchange import Delivery, Taken, TaskReply
+from tasks.lane.exchange import Delivery, Received, Taken, TaskReply
 from tasks.lane.mailbox import Mailbox
 from tasks.lane.messages import DropReason, read
 from tasks.lane.proving import Unproven
@@ -18,7 +17,8 @@ log = structlog.get_logger(__name__)
 
 
 class Admission:
-    """Holds the messages of a delivery until the broker was asked about their nonces. One that raises costs no other its answer."""
+    """Holds the messages of a delivery until the broker was queried for their nonces. A message that
+    raises costs no other message its answer."""
 
     def __init__(
         self, mailbox: Mailbox, authenticator: Authenticator, dropped: Dropped, limit_bytes: int
@@ -28,74 +28,52 @@ class Admission:
         self._dropped = dropped
         self._limit_bytes = limit_bytes
         self._held: list[Taken] = []
-        self._suspects: list[Taken] = []
-
-    @property
-    def is_holding(self) -> bool:
-        """Whether messages are still to be served. Nothing more is to be taken until then."""
-        return bool(self._held or self._suspects)
 
     @property
     def held(self) -> Sequence[Taken]:
-        return [*self._held, *self._suspects]
+        """Messages that are still to be served. No more are taken until then."""
+        return self._held
 
     def admit(self, came: Delivery) -> list[TaskReply]:
         """Hold those that may be served. Returns the replies to those that are refused."""
         refused: list[TaskReply] = []
         self._dropped.add(DropReason.TOO_LARGE, came.too_large)
         self._dropped.flush()
-        for raw in came.messages:
+        for each in came.messages:
             try:
-                if reply := self._admit(raw, came.now_s):
+                if reply := self._admit(each, came.now_s):
                     refused.append(reply)
-            except Exception:  # one message's trouble, whatever it is, is its own
+            except Exception:  # the fault of one message costs no other
                 log.exception("message_not_read")
-                self._dropped.add(DropReason.ERROR)
+                self._drop(each, DropReason.ERROR)
         return refused
 
     def unspent(self, replies: list[TaskReply]) -> list[Taken]:
-        """Return those that may be served, and add the replies to the others. If the broker cannot be asked whether one of them was served before, this
-        raises and they are held; requests that are not signed have nothing to ask about."""
-        if not self._held and self._suspects:
-            self._held.append(self._suspects.pop())
-        if not self._held:
-            return []
-        spent: dict[str, str] = {}
-        try:
-            spent = self._mailbox.keep(self._held)
-        except (RedisError, OSError) as exc:
-            if self._authenticator.is_on:
-                raise
-            log.warning("messages_not_kept", count=len(self._held), cause=str(exc))
-        except Exception:  # one of them is to blame, and only that one is dropped
-            log.exception("messages_not_kept", count=len(self._held))
-            self._suspect()
-            return []
+        """Return those that may be served, and add the replies to the others. Raises `RedisError` or
+        `OSError`, and holds them, while the broker cannot be queried for their nonces."""
+        spent = self._mailbox.spent_nonces(self._held)
         taken, self._held = self._held, []
         fresh, refused = self._authenticator.unspent(taken, spent)
         replies += refused
         return fresh
 
-    def _admit(self, raw: bytes, now_s: float) -> TaskReply | None:
-        message = read(raw, self._limit_bytes)
+    def _admit(self, each: Received, now_s: float) -> TaskReply | None:
+        message = read(each.raw, self._limit_bytes)
         if isinstance(message, DropReason):
-            self._dropped.add(message)
+            self._drop(each, message)
             return None
         if self._authenticator.is_forged(message):
-            self._dropped.add(DropReason.NOT_INTERNAL)
+            self._drop(each, DropReason.NOT_INTERNAL)
             return None
         proven = self._authenticator.proven(message, now_s)
         if isinstance(proven, Unproven):
-            return self._authenticator.refused(Taken(message=message), proven)
+            return self._authenticator.refused(Taken(message=message, tag=each.tag), proven)
+        taken = Taken(message=message, tag=each.tag, proven=proven)
         if message.refusal:
-            return TaskReply.invalid(Taken(message=message, proven=proven), message.refusal)
-        self._held.append(self._mailbox.tagged(message, proven))
+            return TaskReply.invalid(taken, message.refusal)
+        self._held.append(taken)
         return None
 
-    def _suspect(self) -> None:
-        """Have those that failed together tried one at a time; one that fails by itself is dropped."""
-        if len(self._held) == 1:
-            self._dropped.add(DropReason.ERROR)
-        else:
-            self._suspects += self._held
-        self._held = []
+    def _drop(self, each: Received, why: DropReason) -> None:
+        self._dropped.add(why)
+        self._mailbox.forget(each)

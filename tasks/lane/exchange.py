@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pool.core.contract import RefusedAnswer
 from pool.core.records import ReplyTo
@@ -13,11 +14,19 @@ from tasks.lane.proving import NOT_ASKED, Proven
 from tasks.lane.replies import Answered
 
 
+class Received(NamedTuple):
+    """A message as it came. The tag is the name under which the broker keeps it until it is
+    acknowledged; empty if its sender sends it again by itself."""
+
+    raw: bytes
+    tag: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
     """What came, how many messages were dropped because of their size, and the broker's time."""
 
-    messages: list[bytes]
+    messages: list[Received]
     now_s: float
     too_large: int = 0
 
@@ -27,7 +36,7 @@ NOTHING = Delivery(messages=[], now_s=0.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """A message that this process has taken. The tag is what it is kept under, if it is."""
+    """A message that this process has taken, with the tag of its `Received`."""
 
     message: IncomingMessage
     tag: str = ""

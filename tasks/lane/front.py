@@ -34,7 +34,7 @@ class Front:
     @property
     def has_work(self) -> bool:
         """Whether messages of an earlier delivery are to be served before more are taken."""
-        return self._admission.is_holding
+        return bool(self._admission.held)
 
     def serve(self, came: Delivery) -> Replies:
         """Bound, authenticate, spend the nonce, parse, decide, answer."""

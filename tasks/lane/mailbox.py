@@ -1,13 +1,16 @@
 """The lane's side of Redis: messages are taken several at a time, answers and acknowledgements leave together.
 
-What our own client sends is taken without a receipt: it asks again by itself. What any other Celery client sends is kept where kombu
-keeps unacknowledged messages, in kombu's own form, until it is answered; if this process dies, any of our workers restores it.
+What our own client sends is taken without a receipt: it sends again by itself. What any other Celery
+client sends is moved, in the same step in which it leaves the queue, to a hash of taken messages. It
+stays there until it is answered. If this process dies, an acquire worker puts it back into the queue
+after the visibility timeout.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC
@@ -15,11 +18,13 @@ from typing import Any
 
 import structlog
 from celery import Celery
+from redis.exceptions import RedisError
 
+from pool.core.clock import SystemClock
 from pool.core.ids import RandomIds
-from tasks.lane.exchange import Delivery, LateReply, Taken, TaskReply
-from tasks.lane.messages import IncomingMessage
-from tasks.lane.proving import ANSWERED, OPEN, Proven
+from pool.core.names import REPLY_PREFIX, TAKEN_KEY, TAKEN_SINCE_KEY
+from tasks.lane.exchange import Delivery, LateReply, Received, Taken, TaskReply
+from tasks.lane.proving import ANSWERED, OPEN
 from tasks.lane.replies import REPLY_KEPT_S
 from tasks.lane.wire import RedisWire, ReplyTooLarge
 from tasks.options import LANE
@@ -34,33 +39,63 @@ LEAST_SHARE = 10
 MOST_BYTES = 2_000_000
 # The name of the queue and the frame around a message.
 _FRAME_BYTES = 64_000
-# Takes up to ARGV[2] messages from each list in turn, ARGV[1] messages and ARGV[3] bytes in all. A message of more than ARGV[4] bytes is dropped here: it
-# never leaves the broker. Returns how many lists were looked at, how many messages were dropped, and the messages.
-_TAKE = """
-local room, share, bytes, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local found, dropped = {}, 0
-for place, queue in ipairs(KEYS) do
-  for turn = 1, share do
-    if #found >= room or bytes <= 0 then return {turn == 1 and place - 1 or place, dropped, found} end
-    local message = redis.call('RPOP', queue)
-    if not message then break end
-    if #message > limit then dropped = dropped + 1 else found[#found + 1] = message; bytes = bytes - #message end
-  end
-end
-return {#KEYS, dropped, found}
-"""
-# Answers on a reply list that are not read; older ones give way.
-MOST_UNREAD = 10_000
-_UNACKED, _UNACKED_INDEX = "unacked", "unacked_index"
-# Keeps messages where kombu keeps what is unacknowledged, by the broker's own time.
-_KEEP = """
+# How often messages are looked for that another process took and did not answer.
+RESTORED_EVERY_S = 5.0
+_RESTORED_AT_ONCE = 100
+# Keeps a message that left its queue, by the broker's time, unless its sender sends it again: a
+# message with a reply list comes from our own client. Returns its tag, or an empty one.
+_KEPT = """
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
-for n = 1, #ARGV, 2 do
-  redis.call('ZADD', KEYS[1], now, ARGV[n])
-  redis.call('HSET', KEYS[2], ARGV[n], ARGV[n + 1])
+local tags = 0
+local function kept(message, tag)
+  if string.find(message, '"reply_to"%s*:%s*"{reply}') then return '' end
+  tags = tags + 1
+  redis.call('HSET', '{taken}', tag .. tags, message)
+  redis.call('ZADD', '{since}', now, tag .. tags)
+  return tag .. tags
 end
+""".format(reply=REPLY_PREFIX.replace(".", "%."), taken=TAKEN_KEY, since=TAKEN_SINCE_KEY)
+# Takes up to ARGV[2] messages from each list in turn, ARGV[1] messages and ARGV[3] bytes in all. A
+# message of more than ARGV[4] bytes is dropped here: it never leaves the broker. Returns how many
+# lists were looked at, how many messages were dropped, the messages and their tags.
+_TAKE = (
+    _KEPT
+    + """
+local room, share, bytes, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local found, names, dropped = {}, {}, 0
+for place, queue in ipairs(KEYS) do
+  for turn = 1, share do
+    if #found >= room or bytes <= 0 then return {turn == 1 and place - 1 or place, dropped, found, names} end
+    local message = redis.call('RPOP', queue)
+    if not message then break end
+    if #message > limit then dropped = dropped + 1 else
+      found[#found + 1] = message
+      names[#found] = kept(message, ARGV[5])
+      bytes = bytes - #message
+    end
+  end
+end
+return {#KEYS, dropped, found, names}
 """
+)
+# Keeps one message that a blocking call took.
+_TAKE_ONE = _KEPT + "return kept(ARGV[1], ARGV[2])"
+# Puts back what was taken more than ARGV[1] seconds ago, oldest first, at most ARGV[2].
+_RESTORE = """
+local time = redis.call('TIME')
+local old = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', time[1] - ARGV[1], 'LIMIT', 0, ARGV[2])
+for _, tag in ipairs(old) do
+  local message = redis.call('HGET', KEYS[2], tag)
+  if message then redis.call('RPUSH', KEYS[3], message) end
+  redis.call('HDEL', KEYS[2], tag)
+  redis.call('ZREM', KEYS[1], tag)
+end
+return #old
+"""
+_REPLY_LIST = re.compile(rb'"reply_to"\s*:\s*"' + re.escape(REPLY_PREFIX).encode())
+# Answers on a reply list that are not read; older ones give way.
+MOST_UNREAD = 10_000
 # Stores an answer and tells who waits for it, unless there is one already.
 _SPARE = "if redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2], 'NX') then redis.call('PUBLISH', KEYS[1], ARGV[1]) end"
 
@@ -68,14 +103,18 @@ _SPARE = "if redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2], 'NX') then redis
 class Mailbox:
     """Any thread may use it; one at a time takes."""
 
-    def __init__(self, url: str, *, celery: Celery, limit_bytes: int) -> None:
+    def __init__(self, url: str, *, celery: Celery, limit_bytes: int, visibility_s: int) -> None:
         self._limit_bytes = limit_bytes
+        self._visibility_s = visibility_s
         self._incoming = RedisWire(url, limit_bytes=limit_bytes + MOST_BYTES + _FRAME_BYTES)
         self._outgoing = RedisWire(url)
         self._celery = celery
         self._next = 0
         self._found_empty = 0
-        self._tags = map(f"lane.{RandomIds().token()}.{{}}".format, itertools.count())
+        self._tags = map(f"{RandomIds().token()}.{{}}.".format, itertools.count())
+        self._forgotten: list[str] = []
+        self._clock = SystemClock()
+        self._restored_at = float("-inf")
 
     def take(self, most: int, queues: Sequence[str] = (LANE,)) -> Delivery:
         """What is there, at most `most`. Queues take turns, each with a small share, so that none waits behind a full one. Once all of them were found
@@ -87,41 +126,64 @@ class Mailbox:
     def _look(self, most: int, order: Sequence[str]) -> Delivery:
         some = order[:MOST_QUEUES]
         share = max(LEAST_SHARE, most // len(some))
-        script = ("EVAL", _TAKE, len(some), *some, most, share, MOST_BYTES, self._limit_bytes)
-        found, time = self._incoming.ask(script, ("TIME",))
-        looked_at, dropped, messages = found or (len(some), 0, [])
+        bounds = (most, share, MOST_BYTES, self._limit_bytes, next(self._tags))
+        *_, found, time = self._incoming.ask(
+            *self._chores(), ("EVAL", _TAKE, len(some), *some, *bounds), ("TIME",)
+        )
+        looked_at, dropped, messages, tags = found or (len(some), 0, [], [])
         self._next += looked_at
         self._found_empty = 0 if messages or dropped else self._found_empty + looked_at
-        return Delivery(messages=messages, now_s=_seconds(time), too_large=dropped)
+        received = [Received(raw, tag.decode()) for raw, tag in zip(messages, tags, strict=True)]
+        return Delivery(messages=received, now_s=_seconds(time), too_large=dropped)
 
     def _wait(self, order: Sequence[str]) -> Delivery:
         try:
-            first, time = self._incoming.ask(("BRPOP", *order, BLOCK_S), ("TIME",))
+            *_, first, time = self._incoming.ask(*self._chores(), ("BRPOP", *order, BLOCK_S), ("TIME",))
         except ReplyTooLarge:
-            # It was taken from its queue; the rest of it stays with the broker, which drops it with the connection.
+            # It left its queue; the broker drops the rest of it with the connection.
             self._found_empty = 0
             return Delivery(messages=[], now_s=0.0, too_large=1)
         if first is None:
             return Delivery(messages=[], now_s=_seconds(time))
-        self._next += order.index(first[0].decode()) + 1
+        queue, raw = first
+        self._next += order.index(queue.decode()) + 1
         self._found_empty = 0
-        return Delivery(messages=[first[1]], now_s=_seconds(time))
+        return Delivery(messages=[Received(raw, self._kept(raw))], now_s=_seconds(time))
 
-    def tagged(self, message: IncomingMessage, proven: Proven) -> Taken:
-        """A message as taken, under a tag of its own if its sender does not send it again."""
-        return Taken(message=message, proven=proven, tag="" if message.asks_again else next(self._tags))
+    def _kept(self, raw: bytes) -> str:
+        """Keep a message that has just left its queue, and return its tag."""
+        if _REPLY_LIST.search(raw):
+            return ""
+        try:
+            [tag] = self._incoming.ask(("EVAL", _TAKE_ONE, 0, raw, next(self._tags)))
+        except (RedisError, OSError) as exc:
+            # It is served all the same; only the death of this process would lose it.
+            log.warning("message_not_kept", cause=str(exc))
+            return ""
+        return str((tag or b"").decode())
 
-    def keep(self, taken: Sequence[Taken]) -> dict[str, str]:
-        """Keep those whose senders do not send them again, by the broker's time. Returns the values of the nonces that are spent."""
-        commands: list[tuple[Any, ...]] = []
-        if kept := [t for t in taken if t.tag]:
-            messages = (part for t in kept for part in (t.tag, t.message.kept(t.tag, LANE)))
-            commands.append(("EVAL", _KEEP, 2, _UNACKED_INDEX, _UNACKED, *messages))
+    def _chores(self) -> list[tuple[Any, ...]]:
+        """Return what is sent along with the next look: acknowledgements of dropped messages, and from
+        time to time the restoring of what another process did not answer."""
+        commands, self._forgotten = _acknowledgements(self._forgotten), []
+        if self._clock.monotonic() - self._restored_at >= RESTORED_EVERY_S:
+            self._restored_at = self._clock.monotonic()
+            keys = (TAKEN_SINCE_KEY, TAKEN_KEY, LANE)
+            commands.append(("EVAL", _RESTORE, len(keys), *keys, self._visibility_s, _RESTORED_AT_ONCE))
+        return commands
+
+    def forget(self, received: Received) -> None:
+        """Acknowledge a message that gets no answer, with the next look."""
+        if received.tag:
+            self._forgotten.append(received.tag)
+
+    def spent_nonces(self, taken: Sequence[Taken]) -> dict[str, str]:
+        """Return the values of the nonces that are spent."""
         nonces = [t.proven.nonce.key for t in taken if t.proven.nonce is not None]
-        if nonces:
-            commands.append(("MGET", *nonces))
-        found = self._outgoing.ask(*commands) if commands else []
-        values = zip(nonces, found[-1] or (), strict=False) if nonces else ()
+        if not nonces:
+            return {}
+        [found] = self._outgoing.ask(("MGET", *nonces))
+        values = zip(nonces, found or (), strict=False)
         return {nonce: value.decode() for nonce, value in values if value is not None}
 
     def hand_back(self, taken: Sequence[Taken]) -> None:
@@ -129,7 +191,7 @@ class Mailbox:
         self._outgoing.ask(
             ("MULTI",),
             ("RPUSH", LANE, *(t.message.raw for t in taken)),
-            *_acknowledgements(taken),
+            *_acknowledgements([t.tag for t in taken]),
             ("EXEC",),
         )
 
@@ -158,7 +220,7 @@ class Mailbox:
         commands += _pushes(lists)
         # After the answers: a process that dies in between has them answered once more rather than not at all.
         commands += _spent_nonces(replies)
-        commands += _acknowledgements([reply.taken for reply in replies])
+        commands += _acknowledgements([reply.taken.tag for reply in replies])
         if commands:
             # Together or not at all: a broker that refuses the answers must not acknowledge the calls.
             self._outgoing.ask(("MULTI",), *commands, ("EXEC",))
@@ -212,6 +274,6 @@ def _spent_nonces(replies: Sequence[TaskReply]) -> list[tuple[Any, ...]]:
     ]
 
 
-def _acknowledgements(taken: Sequence[Taken]) -> list[tuple[Any, ...]]:
-    tags = [t.tag for t in taken if t.tag]
-    return [("ZREM", _UNACKED_INDEX, *tags), ("HDEL", _UNACKED, *tags)] if tags else []
+def _acknowledgements(tags: Sequence[str]) -> list[tuple[Any, ...]]:
+    tags = [tag for tag in tags if tag]
+    return [("ZREM", TAKEN_SINCE_KEY, *tags), ("HDEL", TAKEN_KEY, *tags)] if tags else []

@@ -54,8 +54,6 @@ class IncomingMessage:
     address: str
     wants_result: bool
     headers: Mapping[str, Any]
-    body: str = ""
-    is_base64: bool = True
     eta: datetime | None = None
     expires: datetime | None = None
     objection: str = ""
@@ -67,41 +65,12 @@ class IncomingMessage:
             task=self.task, task_id=self.task_id, address=self.address, args=self.args, kwargs=self.kwargs
         )
 
-    def kept(self, tag: str, queue: str) -> str:
-        """The same call in the form in which kombu keeps what is unacknowledged. Nothing of the frame that a stranger made is in it."""
-        times = {
-            "eta": self.eta and self.eta.isoformat(),
-            "expires": self.expires and self.expires.isoformat(),
-        }
-        headers = {**self.headers, "lang": "py", "task": self.task, "id": self.task_id, **times}
-        frame = {
-            "body": self.body,
-            "content-type": "application/json",
-            "content-encoding": "utf-8",
-            "headers": {**headers, "ignore_result": not self.wants_result},
-            "properties": {
-                "correlation_id": self.task_id,
-                "reply_to": self.address,
-                "body_encoding": "base64" if self.is_base64 else None,
-                "delivery_tag": tag,
-                "delivery_mode": 2,
-                "delivery_info": {"exchange": "", "routing_key": queue},
-                "priority": 0,
-            },
-        }
-        return json.dumps([frame, "", queue])
-
     @property
     def refusal(self) -> str:
         """Why callers are not served with it, if so: a sentence that begins with the field."""
         if self.task not in TASKS:
             return f"task: {cleaned(self.task, 80)!r} is not a task of this queue; known are {_CALLABLE}"
         return self.objection
-
-    @property
-    def asks_again(self) -> bool:
-        """Whether its sender repeats it if no answer comes. Others rely on the broker, as with any Celery task."""
-        return bool(self.address)
 
 
 class _Refused(Exception):
@@ -151,8 +120,6 @@ def _message(raw: bytes, frame: object) -> IncomingMessage:
         address=_address(properties.get("reply_to")),
         wants_result=not headers.get("ignore_result"),
         headers=_known(headers),
-        body=frame["body"],
-        is_base64=_is_base64(properties),
     )
     return _with_options(message, headers, embedded)
 

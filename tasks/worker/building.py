@@ -31,7 +31,12 @@ def start_lane(app: WarmpoolApp) -> None:
     aside = ThreadPoolExecutor(2, thread_name_prefix="aside")
     line, waits, refusals = RuleConnection(deps.store), Waits(deps, timers), Refusals(deps, timers)
     orgs = KnownOrgs(deps.store, deps.keys, deps.clock)
-    mailbox = Mailbox(config.broker_url(app.settings), celery=app, limit_bytes=limit_bytes)
+    mailbox = Mailbox(
+        config.broker_url(app.settings),
+        celery=app,
+        limit_bytes=limit_bytes,
+        visibility_s=pool.visibility_timeout_s,
+    )
     posting = Posting(mailbox, deps.store, timers, app.pool_broker.report_served)
     slow_path = SlowPath(deps, waits, posting, SharedThreads(app.threads), aside, stopping)
     authenticator = Authenticator(pool, orgs, app.internal_tasks, refusals, deps.clock)

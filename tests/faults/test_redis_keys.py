@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 
-from pool.core.names import REPLY_PREFIX
+from pool.core.names import REPLY_PREFIX, TAKEN_KEY
 from tests.support.postgres_server import PostgresServer
 from tests.support.system import EVERYTHING, Service, System
 from tests.support.waiting import eventually
@@ -24,6 +24,7 @@ CLIENTS = 5_000 if os.environ.get("WARMPOOL_TEST_LONG") == "1" else 300
 # Keys that may stay, and what takes from them. Their number is fixed by the deployment.
 OWNED = {
     r"acquire|acquire\.general|fleet|bind|passes": "queues: the workers of the role take every message",
+    r"warmpool\.taken|warmpool\.taken_since": "acknowledged by the acquire worker that took the call, put back after the visibility timeout",
     r"unacked|unacked_index": "acknowledged by whichever worker took the message, restored after the visibility timeout",
     r"_kombu\.binding(_permanent)?\.(acquire|acquire\.general|fleet|bind|passes|celeryev)": "kombu: one member for each queue",
     r"_kombu\.binding\.celery\.pidbox": "kombu: one member for each worker, removed when that stops",
@@ -81,8 +82,8 @@ def _storm(system: System) -> None:
 
 
 def _drained(client: redis.Redis) -> bool:
-    return not any(client.llen(queue) for queue in ("acquire", "acquire.general")) and not client.hlen(
-        "unacked"
+    return not any(client.llen(queue) for queue in ("acquire", "acquire.general")) and not (
+        client.hlen("unacked") or client.hlen(TAKEN_KEY)
     )
 
 

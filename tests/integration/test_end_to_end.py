@@ -22,6 +22,7 @@ from sqlalchemy import func, select
 
 from pool.client import AsyncPool, Pool, Refused
 from pool.client.messages import Message
+from pool.core.names import TAKEN_KEY
 from pool.passes import PASSES
 from pool.store import passes, schema
 from tests.support.local_ground import call
@@ -310,7 +311,7 @@ def test_messages_that_are_no_task_of_ours_harm_nobody(system: System, service: 
     service.call("release", claim_id=granted["claim_id"])
     assert (system["acquire"].alive(), system["acquire"].pid) == (True, pid)
     with redis.Redis.from_url(system.redis.url) as raw:
-        eventually(lambda: not raw.llen("acquire") and not raw.hlen("unacked"), within_s=SOON_S)
+        eventually(lambda: not raw.llen("acquire") and not raw.hlen(TAKEN_KEY), within_s=SOON_S)
     with system.store.read() as tx:
         assert not tx.execute(select(schema.requests).where(schema.requests.c.org == "pickled")).all()
 
@@ -355,7 +356,7 @@ def test_an_answer_that_can_not_be_written_harms_nobody_else(system: System, ser
         raw.lpush("acquire", message.encoded("tag"))
         granted = service.granted("acme")
         service.call("release", claim_id=granted["claim_id"])
-        eventually(lambda: not raw.llen("acquire") and not raw.hlen("unacked"), within_s=SOON_S)
+        eventually(lambda: not raw.llen("acquire") and not raw.hlen(TAKEN_KEY), within_s=SOON_S)
         # It was taken first; nobody says that it is served first.
         eventually(lambda: system.live_claims(org="spoilt"), within_s=SOON_S)
         raw.delete("warmpool.reply.x")

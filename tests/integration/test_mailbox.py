@@ -10,12 +10,16 @@ import redis
 from celery import Celery
 from redis.exceptions import RedisError
 
+from pool.core.names import TAKEN_KEY, TAKEN_SINCE_KEY
+from tasks.lane.exchange import Delivery, Taken, TaskReply
 from tasks.lane.mailbox import LEAST_SHARE, MOST_BYTES, Mailbox
 from tasks.lane.wire import RedisWire, ReplyTooLarge
 from tests.support.redis_server import RedisServer
+from tests.unit.test_incoming_messages import envelope, incoming
 
 LIMIT = 100_000
 MOST = 100
+VISIBILITY_S = 300
 
 
 @pytest.fixture(scope="module")
@@ -33,20 +37,24 @@ def raw(server: RedisServer) -> Iterator[Any]:
 
 @pytest.fixture
 def mailbox(server: RedisServer) -> Iterator[Mailbox]:
-    made = Mailbox(server.url, celery=Celery(set_as_current=False), limit_bytes=LIMIT)
+    made = another(server)
     yield made
     made.close()
 
 
 def everything(mailbox: Mailbox, queues: list[str], turns: int) -> list[list[bytes]]:
-    return [mailbox.take(MOST, queues).messages for _ in range(turns)]
+    return [raws(mailbox.take(MOST, queues)) for _ in range(turns)]
+
+
+def raws(came: Delivery) -> list[bytes]:
+    return [each.raw for each in came.messages]
 
 
 def test_messages_come_in_their_order_and_with_the_brokers_time(raw: Any, mailbox: Mailbox) -> None:
     for n in range(3):
         raw.lpush("acquire", f"m{n}")
     came = mailbox.take(MOST)
-    assert came.messages == [b"m0", b"m1", b"m2"]
+    assert raws(came) == [b"m0", b"m1", b"m2"]
     assert abs(came.now_s - raw.time()[0]) < 60
 
 
@@ -55,7 +63,7 @@ def test_flooded_queue_leaves_its_turn_to_the_others(raw: Any, mailbox: Mailbox)
     raw.lpush(queues[0], *range(10_000))
     raw.lpush(queues[30], "other")
     first = mailbox.take(MOST, queues)
-    assert first.messages.count(b"other") == 1
+    assert raws(first).count(b"other") == 1
     assert len(first.messages) == LEAST_SHARE + 1
 
 
@@ -85,7 +93,7 @@ def test_more_queues_than_are_looked_at_together_are_all_read(raw: Any, mailbox:
 def test_messages_above_the_limit_never_leave_the_broker(raw: Any, mailbox: Mailbox) -> None:
     raw.lpush("acquire", "x" * (LIMIT + 1), "good", "x" * LIMIT)
     came = mailbox.take(MOST)
-    assert (came.messages, came.too_large) == ([b"good", b"x" * LIMIT], 1)
+    assert (raws(came), came.too_large) == ([b"good", b"x" * LIMIT], 1)
     assert not raw.llen("acquire")
 
 
@@ -104,7 +112,80 @@ def test_empty_queues_are_waited_for_and_not_polled(raw: Any, mailbox: Mailbox) 
     raw.config_resetstat()
     everything(mailbox, ["acquire", "acquire.acme."], 3)
     calls = {name: stats["calls"] for name, stats in raw.info("commandstats").items()}
-    assert (calls["cmdstat_eval"], calls["cmdstat_brpop"]) == (1, 2)
+    assert (calls["cmdstat_rpop"], calls["cmdstat_brpop"]) == (2, 2)
+
+
+PLAIN = b'{"properties": {"reply_to": "7d1c", "correlation_id": "%d"}}'
+SLIM = b'{"properties": {"reply_to": "warmpool.reply.x"}}'
+
+
+def taken(raw: Any) -> list[bytes]:
+    assert raw.zcard(TAKEN_SINCE_KEY) == raw.hlen(TAKEN_KEY)
+    return sorted(raw.hvals(TAKEN_KEY))
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_message_of_a_process_that_died_is_put_back_after_the_visibility_timeout(
+    server: RedisServer, raw: Any, mailbox: Mailbox, waits: bool
+) -> None:
+    if waits:
+        everything(mailbox, ["acquire"], 1)
+    raw.lpush("acquire", PLAIN % 1)
+    assert raws(mailbox.take(MOST)) == [PLAIN % 1]
+    assert taken(raw) == [PLAIN % 1]
+    other = another(server)
+    assert raws(other.take(MOST)) == []
+    age(raw, VISIBILITY_S + 1)
+    # The process that looks has looked a moment ago.
+    other.close()
+    other = another(server)
+    assert raws(other.take(MOST)) == [PLAIN % 1]
+    assert taken(raw) == [PLAIN % 1]
+    other.close()
+
+
+def test_only_messages_whose_sender_does_not_send_them_again_are_kept(raw: Any, mailbox: Mailbox) -> None:
+    raw.lpush("acquire", SLIM, PLAIN % 1, SLIM, PLAIN % 2)
+    came = mailbox.take(MOST).messages
+    assert [bool(each.tag) for each in came] == [False, True, False, True]
+    assert len({each.tag for each in came}) == 3
+    assert taken(raw) == [PLAIN % 1, PLAIN % 2]
+
+
+def test_answered_and_dropped_messages_are_kept_no_longer(raw: Any, mailbox: Mailbox) -> None:
+    raw.lpush("acquire", PLAIN % 1, PLAIN % 2, PLAIN % 3)
+    first, second, third = mailbox.take(MOST).messages
+    mailbox.forget(second)
+    message: Any = incoming(envelope())
+    mailbox.post([TaskReply(taken=Taken(message=message, tag=first.tag))])
+    assert taken(raw) == [PLAIN % 2, PLAIN % 3]
+    mailbox.take(MOST)
+    assert taken(raw) == [PLAIN % 3]
+    mailbox.hand_back([Taken(message=message, tag=third.tag)])
+    assert (taken(raw), raw.llen("acquire")) == ([], 1)
+
+
+def test_at_most_a_hundred_are_put_back_at_once_oldest_first(
+    server: RedisServer, raw: Any, mailbox: Mailbox
+) -> None:
+    for n in range(150):
+        raw.lpush("acquire", PLAIN % n)
+        mailbox.take(MOST)
+    age(raw, VISIBILITY_S + 1)
+    other = another(server)
+    assert set(raws(other.take(1000))) == {PLAIN % n for n in range(100)}
+    other.close()
+
+
+def age(raw: Any, seconds: float) -> None:
+    for tag, at in raw.zrange(TAKEN_SINCE_KEY, 0, -1, withscores=True):
+        raw.zadd(TAKEN_SINCE_KEY, {tag: float(at) - seconds})
+
+
+def another(server: RedisServer) -> Mailbox:
+    return Mailbox(
+        server.url, celery=Celery(set_as_current=False), limit_bytes=LIMIT, visibility_s=VISIBILITY_S
+    )
 
 
 def test_bytes_of_one_turn_are_bounded(raw: Any, mailbox: Mailbox) -> None:

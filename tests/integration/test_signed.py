@@ -17,6 +17,7 @@ from celery import Celery
 from pool.client import AsyncPool, Pool, Refused
 from pool.client.messages import Message
 from pool.core.ids import OrgId, RandomIds
+from pool.core.names import TAKEN_KEY, TAKEN_SINCE_KEY
 from pool.core.settings import OrgDefaults
 from pool.core.signing import HEADER
 from pool.core.states import State
@@ -299,10 +300,10 @@ def test_what_was_taken_and_not_answered_is_answered_when_it_is_delivered_again(
     with system.store.engine.connect() as locked:
         locked.exec_driver_sql("LOCK TABLE requests IN ACCESS EXCLUSIVE MODE")
         raw = caller.push(message, caller.signature(message, key_of("acme")))
-        eventually(lambda: not caller.redis.llen("acquire") and caller.redis.hlen("unacked"), within_s=10)
+        eventually(lambda: not caller.redis.llen("acquire") and caller.redis.hlen(TAKEN_KEY), within_s=10)
         system["acquire"].kill()
         locked.rollback()
-    caller.redis.delete("unacked", "unacked_index")
+    caller.redis.delete(TAKEN_KEY, TAKEN_SINCE_KEY)
     system.mend()
     caller.redis.lpush("acquire", raw)
     result = f"celery-task-meta-{message.task_id}"
@@ -400,7 +401,7 @@ def test_pickle_and_unknown_content_are_refused_and_end_no_worker(
         caller.redis.lpush("acquire", json.dumps({**whole, "content-type": content}))
     caller.redis.lpush("acquire", b"\x80\x04\x95", "[]")
     assert caller.ask("pool.cancel", key_of("acme"), request_id="x") == {"outcome": "unknown_request"}
-    eventually(lambda: not caller.redis.hlen("unacked"), within_s=PATIENCE_S)
+    eventually(lambda: not caller.redis.hlen(TAKEN_KEY), within_s=PATIENCE_S)
     assert (system["acquire"].alive(), system["acquire"].pid) == (True, pid)
     assert count(system, schema.claims) == before
 

@@ -22,7 +22,7 @@ from tasks.lane.admission import Admission
 from tasks.lane.authenticator import Authenticator
 from tasks.lane.delaying import MOST_S, Delayed
 from tasks.lane.dropping import Dropped
-from tasks.lane.exchange import NOTHING, Delivery, LateReply, Replies, Taken, TaskReply
+from tasks.lane.exchange import NOTHING, Delivery, LateReply, Received, Replies, Taken, TaskReply
 from tasks.lane.front import Front
 from tasks.lane.loop import Lane
 from tasks.lane.messages import CANARY, DropReason
@@ -56,21 +56,21 @@ class FakeMailbox:
     def __init__(self) -> None:
         self.deliveries: list[Delivery] = []
         self.away = False
+        self.nonces = {"a"}
         self.posted: list[TaskReply] = []
         self.handed_back: list[Taken] = []
+        self.forgotten: list[str] = []
 
     def take(self, most: int, queues: Sequence[str]) -> Delivery:
         return self.deliveries.pop() if self.deliveries else NOTHING
 
-    def tagged(self, message: Any, proven: Any) -> Taken:
-        return Taken(message=message, proven=proven)
-
-    def keep(self, taken: Sequence[Taken]) -> dict[str, str]:
-        if self.away:
+    def spent_nonces(self, taken: Sequence[Taken]) -> dict[str, str]:
+        if self.away and self.nonces & {t.message.task_id for t in taken}:
             raise RedisConnectionError("away")
-        if any(t.message.task_id == "bad" for t in taken):
-            raise ValueError("a bug")
         return {}
+
+    def forget(self, received: Received) -> None:
+        self.forgotten.append(received.tag)
 
     def post(self, replies: Sequence[TaskReply] = (), late: Sequence[LateReply] = ()) -> None:
         self.posted += replies
@@ -114,7 +114,7 @@ class Bench:
 
 
 def came(*frames: Any) -> Delivery:
-    return Delivery(messages=[raw(frame) for frame in frames], now_s=0.0)
+    return Delivery(messages=[Received(raw(frame), f"t{n}") for n, frame in enumerate(frames)], now_s=0.0)
 
 
 def call(task_id: str, **headers: Any) -> dict[str, Any]:
@@ -136,35 +136,28 @@ def test_messages_that_came_together_are_decided_together() -> None:
     assert not bench.front.has_work
 
 
-def test_message_that_cannot_be_kept_is_dropped_and_the_others_are_served() -> None:
-    bench = Bench()
-    bench.front.serve(came(call("a"), call("bad"), call("b")))
-    assert bench.decided == []
-    while bench.front.has_work:
-        bench.front.serve(NOTHING)
-    assert sorted(bench.decided) == ["a", "b"]
-    assert bench.dropped(DropReason.ERROR) == 1
-
-
 def test_unreadable_and_unserved_messages_cost_no_other_its_answer() -> None:
     bench = Bench()
-    garbage = Delivery(messages=[b"\xff", *came(call("x", task="pool.spawn"), call("a")).messages], now_s=0.0)
+    others = came(call("x", task="pool.spawn"), call("a")).messages
+    garbage = Delivery(messages=[Received(b"\xff", "garbage"), *others], now_s=0.0)
     replies = bench.front.serve(garbage)
     assert bench.decided == ["a"]
     assert bench.dropped(DropReason.NOT_JSON) == 1
     assert bench.dropped(DropReason.NOT_INTERNAL) == 1
+    assert bench.mailbox.forgotten == ["garbage", "t0"]
     assert replies.now == []
     (refused,) = bench.front.serve(came(call("y", task="no.such.task"))).now
     assert refused.answer is not None
     assert "task: 'no.such.task'" in str(refused.answer)
 
 
-@pytest.mark.parametrize("signed", [False, True])
-def test_outage_holds_messages_only_if_their_nonces_must_be_asked_about(signed: bool) -> None:
-    bench = Bench(signed=signed)
+@pytest.mark.parametrize("has_nonce", [False, True])
+def test_outage_holds_messages_only_if_they_have_a_nonce(has_nonce: bool) -> None:
+    bench = Bench()
     bench.mailbox.away = True
+    bench.mailbox.nonces = {"a"} if has_nonce else set()
     replies = bench.front.serve(came(canary("a")))
-    assert (replies.outage is not None, bench.front.has_work) == (signed, signed)
+    assert (replies.outage is not None, bench.front.has_work) == (has_nonce, has_nonce)
     bench.mailbox.away = False
     bench.front.serve(NOTHING)
     assert bench.decided == ["a"]

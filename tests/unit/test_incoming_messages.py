@@ -59,7 +59,6 @@ def test_what_our_client_sends_is_read_and_is_asked_again_by_itself() -> None:
     message = incoming(envelope())
     assert (message.task, message.task_id, message.kwargs) == ("pool.acquire", "t-1", {"org": "acme"})
     assert message.address == "warmpool.reply.test.x"
-    assert message.asks_again
     assert message.wants_result
     assert not message.objection
 
@@ -70,7 +69,6 @@ def test_no_other_address_is_written_to_and_its_sender_relies_on_the_broker(addr
     frame["properties"]["reply_to"] = address
     message = incoming(frame)
     assert message.address == ""
-    assert not message.asks_again
 
 
 HEADERS = envelope()["headers"]
@@ -188,20 +186,6 @@ def test_header_of_a_kind_that_is_not_taken_is_named(name: str, value: Any) -> N
 )
 def test_options_that_change_nothing_here_are_taken(option: dict[str, Any]) -> None:
     assert not incoming(envelope(headers={**HEADERS, **option})).objection
-
-
-def test_message_that_is_kept_is_the_same_call_in_a_frame_of_our_own() -> None:
-    given = envelope(
-        headers={**HEADERS, "warmpool_auth": "proof", "eta": "2031-05-01T12:00:00+00:00", "x": [1]}
-    )
-    given["properties"].update(delivery_info="nonsense", delivery_tag=7, priority={})
-    message = incoming(given)
-    frame, exchange, queue = json.loads(message.kept("tag", "acquire"))
-    assert (exchange, queue) == ("", "acquire")
-    assert frame["properties"]["delivery_info"] == {"exchange": "", "routing_key": "acquire"}
-    again = incoming(frame)
-    assert (again.asked, again.headers, again.eta) == (message.asked, message.headers, message.eta)
-    assert "x" not in frame["headers"]
 
 
 def test_text_of_a_stranger_is_cleaned() -> None:

@@ -8,6 +8,7 @@ So our ports are below this range.
 from __future__ import annotations
 
 import socket
+from collections import deque
 from pathlib import Path
 
 from pool.core.ids import RandomIds
@@ -16,6 +17,9 @@ _HOST = "127.0.0.1"
 _LOWEST = 15_000
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _TRIES = 200
+# Sockets whose names tell other processes that a port is chosen, although no server listens on it yet.
+# The kernel frees a name when its process ends.
+_claims: deque[socket.socket] = deque(maxlen=64)
 
 
 def is_free(port: int) -> bool:
@@ -24,13 +28,28 @@ def is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """Return a random free port, so that two callers at the same time very rarely get the same one."""
+    """Return a random free port that no other process on this machine has just chosen."""
     below = _lowest_of_the_kernels()
     for _ in range(_TRIES if below > _LOWEST else 0):
         port = _LOWEST + int(RandomIds().token(), 16) % (below - _LOWEST)
-        if is_free(port):
+        if is_free(port) and _claim(port):
             return port
     return _bound(0) or 0
+
+
+def _claim(port: int) -> bool:
+    """Return whether this process is the first that chose the port."""
+    claim = socket.socket(socket.AF_UNIX)
+    try:
+        # An abstract name: no file, and gone with the process.
+        claim.bind(f"\0warmpool-port-{port}")
+    except OSError:
+        claim.close()
+        return False
+    if len(_claims) == _claims.maxlen:
+        _claims.popleft().close()
+    _claims.append(claim)
+    return True
 
 
 def _lowest_of_the_kernels() -> int:
