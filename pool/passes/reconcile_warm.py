@@ -22,7 +22,6 @@ from pool.passes.running import STALE_AFTER_S, Pass, Run
 from pool.store import (
     Tx,
     breakers,
-    glimpses,
     lock_reconcile,
     orgs,
     passes,
@@ -30,6 +29,7 @@ from pool.store import (
     targets,
     workers,
 )
+from pool.store import supply as counting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,16 +71,24 @@ def reconcile(run: Run, name: ProfileName, profile: Profile, pods: PodView) -> N
 
 
 def supply(tx: Tx, deps: Deps, profile: Profile, pods: PodView, *, misses: int) -> planning.Supply:
-    """What one profile needs and has, as this transaction sees it."""
-    pool, name = deps.settings.pool, ProfileName(profile.name)
-    # Another process has seen them become ready a moment ago, and our view may be older than that.
-    just_ready = workers.just_ready(tx, name, within_s=STALE_AFTER_S) - pods.going
+    """What one profile needs and has, of one moment."""
+    pool = deps.settings.pool
+    counted = counting.count(
+        tx,
+        ProfileName(profile.name),
+        # Another process has seen them become ready a moment ago; our view of the pods may be older.
+        just_ready_s=STALE_AFTER_S,
+        young_s=pool.stuck_cutoff_s,
+        node_wait_s=max(pool.unschedulable_limit_s, pool.stuck_cutoff_s),
+    )
+    just_ready = counted.just_ready - pods.going
     return planning.Supply(
         target=planning.clamped_target(targets.of(tx, profile), pool.max_workers),
-        waiters=requests.count_waiting(tx, name),
+        waiters=counted.waiters,
         misses=misses,
-        warm=sum(1 for i in glimpses.idle_ids(tx, name) if i in pods.usable or i in just_ready),
-        spawning=_on_their_way(tx, deps, name, pods),
+        warm=sum(1 for i in counted.idle if i in pods.usable or i in just_ready),
+        # The young ones, and those that find no node and are kept for a while.
+        spawning=len(counted.young | (counted.waiting_for_a_node & pods.unschedulable)),
     )
 
 
@@ -91,7 +99,9 @@ def _make_slots(run: Run, tx: Tx, after: Effects, profile: Profile, pods: PodVie
     if breakers.is_open(tx, name):
         return 0
     # Locked, to be consumed with the slots that are made for them, or with what is there for them already.
-    misses = requests.fresh_misses(tx, name, fresh_s=deps.settings.pool.miss_fresh_s)
+    misses = counting.fresh_misses(
+        tx, name, deps.settings.profiles, fresh_s=deps.settings.pool.miss_fresh_s, most=run.limit
+    )
     seen = supply(tx, deps, profile, pods, misses=len(misses))
     wanted = max(planning.slots_wanted(seen), rolling.replacement(run, tx, profile, pods.usable).slots)
     if run.dry_run:
@@ -140,16 +150,6 @@ def refill_once(deps: Deps, name: ProfileName) -> dict[str, Any]:
     event = Run(deps=deps, name="reconcile_warm")
     reconcile(event, name, profile, PodView.seen_by(event))
     return {"outcome": "ok", "actions": dict(event.actions)}
-
-
-def _on_their_way(tx: Tx, deps: Deps, name: ProfileName, pods: PodView) -> int:
-    """Slots that may still become workers: the young ones, and those that find no node and are kept for a while."""
-    pool = deps.settings.pool
-    young = workers.young_slots(tx, name, younger_than_s=pool.stuck_cutoff_s)
-    if not pods.unschedulable:
-        return len(young)
-    kept = workers.young_slots(tx, name, younger_than_s=max(pool.unschedulable_limit_s, pool.stuck_cutoff_s))
-    return len(young) + sum(1 for i in kept if i in pods.unschedulable and i not in young)
 
 
 RECONCILE_WARM = Pass(name="reconcile_warm", run=run)

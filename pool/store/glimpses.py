@@ -15,7 +15,7 @@ from pool.core.ids import ClaimId, OrgId, ProfileName, WorkerId
 from pool.core.states import CLAIMABLE, LIVE, State
 from pool.store.engine import Tx
 from pool.store.schema import workers as W
-from pool.store.sql import now, plus, word, words
+from pool.store.sql import now, plus, words
 
 T = TypeVar("T", bound=str)
 
@@ -47,13 +47,6 @@ def live(tx: Tx, *, states: frozenset[State] = LIVE) -> Iterator[Glimpse]:
         statement = page.where(
             tuple_(*place) > tuple_(literal(last.profile), literal(last.revision), literal(last.id))
         )
-
-
-def idle_ids(tx: Tx, profile: ProfileName) -> Iterator[WorkerId]:
-    """The idle workers of one profile, of one moment."""
-    asked = select(W.c.id).where(W.c.profile == profile, W.c.state == word(State.IDLE))
-    for some in tx.execute(asked).scalars().partitions(_AT_A_TIME):
-        yield from some
 
 
 def claimable_ids(tx: Tx, profile: ProfileName) -> Sequence[WorkerId]:

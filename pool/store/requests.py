@@ -6,16 +6,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import Float, bindparam, func, select, update
+from sqlalchemy import bindparam, func, select, update
 
 from pool.core.ids import OrgId, ProfileName, RequestPk
 from pool.core.records import Request
 from pool.core.states import RequestState
 from pool.store import rows
 from pool.store.engine import Tx
-from pool.store.schema import orgs as O
 from pool.store.schema import requests as R
-from pool.store.sql import ahead, now, plus, word, younger_than
+from pool.store.sql import now, word, younger_than
 from pool.store.windows import in_turn
 
 _OPEN = (RequestState.WAITING, RequestState.BINDING)
@@ -64,11 +63,6 @@ def mark_replied(tx: Tx, pks: Sequence[RequestPk]) -> None:
     tx.execute(statement.values(replied_at=now()))
 
 
-def count_waiting(tx: Tx, profile: ProfileName) -> int:
-    """Waiters that a new worker could serve: level demand, counted anew each run."""
-    return int(tx.execute(_HOW_MANY, {"profile": profile}).scalar_one())
-
-
 def waiting(tx: Tx, *, limit: int = 200) -> list[dict[str, Any]]:
     """The waiting line: who waits for what since when, by org and profile, longest first."""
     statement = (
@@ -81,39 +75,14 @@ def waiting(tx: Tx, *, limit: int = 200) -> list[dict[str, Any]]:
     return [dict(r._mapping) for r in tx.execute(statement)]
 
 
-def fresh_misses(tx: Tx, profile: ProfileName, *, fresh_s: float) -> list[RequestPk]:
-    """Misses that no slot was made for yet, oldest first, locked: they are consumed with the slots."""
-    return list(tx.execute(_FRESH_MISSES, {"profile": profile, "s": -float(fresh_s)}).scalars())
-
-
 def consume_misses(tx: Tx, pks: Sequence[RequestPk]) -> None:
     if pks:
         tx.execute(update(R).where(R.c.pk.in_(pks)).values(miss_consumed_at=now()))
 
 
-def _eligible(statement: Any) -> Any:
-    """Not past its deadline, its org below its cap; of the profile that is named when it is sent."""
-    below_cap = select(O.c.id).where(O.c.id == R.c.org, (O.c.cap == 0) | (O.c.in_use < O.c.cap)).exists()
-    waits = R.c.state == word(RequestState.WAITING)
-    return statement.where(R.c.profile == bindparam("profile"), waits, R.c.deadline_at > now(), below_cap)
-
-
 # Built once: to build one of these costs more than to send it.
 _BY_PK = select(R).where(R.c.pk == bindparam("pk"))
 _BY_KEY = select(R).where(R.c.org == bindparam("org"), R.c.request_id == bindparam("request_id"))
-_HOW_MANY = _eligible(select(func.count()).select_from(R))
-_FRESH_MISSES = (
-    select(R.c.pk)
-    .where(
-        R.c.profile == bindparam("profile"),
-        R.c.missed_at.is_not(None),
-        R.c.miss_consumed_at.is_(None),
-        R.c.missed_at > plus(now(), bindparam("s", type_=Float())),
-        ~ahead(R.c.missed_at),
-    )
-    .order_by(R.c.missed_at, R.c.pk)
-    .with_for_update(skip_locked=True)
-)
 
 
 def _one(row: Any) -> Request | None:

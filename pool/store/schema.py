@@ -319,6 +319,7 @@ _partial(
 )
 _partial("misses_unconsumed", "profile", "missed_at", table=requests,
          where="missed_at IS NOT NULL AND miss_consumed_at IS NULL")  # fmt: skip
+_partial("misses_consumed", "org", "miss_consumed_at", table=requests, where="miss_consumed_at IS NOT NULL")
 _partial("orgs_with_a_cap", "id", table=orgs, where="cap > 0")
 _partial("orgs_that_count_parking", "id", table=orgs, where="hot_idle_floor > 0 OR hot_idle_cap > 0")
 _partial("requests_by_age", "decided_at", "pk", table=requests, where=_among("state", OVER))

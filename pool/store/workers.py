@@ -32,7 +32,6 @@ _OF_PROFILE = select(W.c.id).where(W.c.profile == bindparam("profile"))
 _LATELY = plus(now(), bindparam("s", type_=Float()))
 _SOON = plus(now(), AHEAD_S)
 _JUST_READY = _OF_PROFILE.where(W.c.state == word(State.IDLE), W.c.ready_at > _LATELY, W.c.ready_at <= _SOON)
-_YOUNG_SLOTS = _OF_PROFILE.where(W.c.state == word(State.SPAWNING), W.c.state_since > _LATELY)
 _SLOTS = insert(W).values(dict.fromkeys(("created_at", "state_since", "sent_at"), now()))
 _SLOT_LOCKED = _BY_ID_LOCKED.add_columns(
     now().label("at"), exists().where(B.c.profile == W.c.profile).label("has_failed")
@@ -317,11 +316,6 @@ def ids_in_state(tx: Tx, profile: ProfileName, state: State) -> list[WorkerId]:
 def just_ready(tx: Tx, profile: ProfileName, *, within_s: float) -> set[WorkerId]:
     """Idle workers that became ready no longer ago than this."""
     return set(tx.execute(_JUST_READY, {"profile": profile, "s": -float(within_s)}).scalars())
-
-
-def young_slots(tx: Tx, profile: ProfileName, *, younger_than_s: float) -> set[WorkerId]:
-    """Slots that are not older than this."""
-    return set(tx.execute(_YOUNG_SLOTS, {"profile": profile, "s": -float(younger_than_s)}).scalars())
 
 
 def _moved(by: By) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from pool.core.ids import ProfileName
 from pool.core.periods import PERIODS_S, lock_ttl_s, not_within_s, tick_s
 from pool.core.records import Held
 from pool.core.states import State
@@ -15,7 +16,7 @@ from pool.lifecycle import activating
 from pool.passes import PASSES
 from pool.passes.fallback import reap_if_dark
 from pool.passes.running import run_once
-from pool.store import breakers, requests, suspects, workers
+from pool.store import breakers, supply, suspects, workers
 from pool.store.rollouts import WantedRevision, rules
 from pool.store.suspects import SuspectKind
 from tests.support.world import World
@@ -263,7 +264,7 @@ def test_a_miss_from_the_future_is_no_demand_for_as_long_as_the_step(world: Worl
     world.refused("acme")
     world.pass_time(-STEP_S)
     with world.store.write() as tx:
-        assert requests.fresh_misses(tx, "default", fresh_s=60) == []  # type: ignore[arg-type]
+        assert supply.fresh_misses(tx, ProfileName("default"), ["default"], fresh_s=60, most=9) == []
 
 
 def test_a_quiet_pool_repairs_nothing(world: World) -> None:

@@ -33,7 +33,8 @@ GROWING = {"workers", "claims", "requests", "journal", "deeds", "orgs"}
 PER_RUN = 8
 # Without any other index, another one over what lives would serve: more is read then, but not all.
 NEEDED = (
-    "decided_unreplied", "deeds_by_age", "ended_by_age", "ended_claims_by_age", "ended_claims_by_worker", "journal_by_age", "misses_unconsumed",
+    "decided_unreplied", "deeds_by_age", "ended_by_age", "ended_claims_by_age", "ended_claims_by_worker", "journal_by_age",
+    "misses_unconsumed",
     "orgs_that_count_parking", "orgs_with_a_cap", "requests_by_age",
 )  # fmt: skip
 # The same of what the rules read.

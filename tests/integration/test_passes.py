@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import event
 
 from pool.core.errors import BrokenPromise, Transient
 from pool.core.ids import ProfileName, WorkerId
@@ -306,6 +308,50 @@ def test_target_and_misses_make_exactly_that_many_slots_once(world: World) -> No
     world.run_pass("reconcile_warm")
     world.refill()
     assert len(world.workers(State.SPAWNING)) == 35
+
+
+def test_capped_orgs_get_exactly_the_slots_that_they_can_use(world: World) -> None:
+    """30 orgs with cap 1 and 30 waiters or misses each, target 5."""
+    world.profile(warm_target=5)
+    for org in range(30):
+        world.org(f"org-{org}", cap=1)
+        for n in range(30):
+            if org % 2:
+                world.waits(f"org-{org}", request_id=f"r{n}", wait_s=300)
+            else:
+                world.refused(f"org-{org}", request_id=f"r{n}")
+    world.run_pass("reconcile_warm")
+    assert len(world.workers(State.SPAWNING)) == 35
+    for _ in range(2):
+        world.run_pass("reconcile_warm")
+        world.refill()
+    assert len(world.workers(State.SPAWNING)) == 35
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_worker_that_becomes_ready_during_a_reconcile_is_counted_once(world: World, waits: bool) -> None:
+    """Before each of its statements in turn, warm or handed to a waiter."""
+    for nth in itertools.count(1):
+        world.profile(warm_target=0 if waits else nth)
+        if waits:
+            world.waits("acme", request_id=f"r{nth}", wait_s=300)
+        world.refill()
+        (slot,) = world.workers(State.SPAWNING)
+        world.deliver("pool.spawn")
+        statements = itertools.count(1)
+
+        def before(*_: object, ready: str = slot.id, nth: int = nth) -> None:
+            if next(statements) == nth:  # noqa: B023
+                world.driver.become_ready(ready)
+                world.observe()
+
+        event.listen(world.store.engine, "before_cursor_execute", before)
+        world.refill()
+        event.remove(world.store.engine, "before_cursor_execute", before)
+        assert len(world.workers(State.SPAWNING, State.IDLE, State.HOT)) == nth
+        if world.workers(State.SPAWNING):
+            break
+    assert nth > 5
 
 
 def test_one_caller_that_polls_adds_one(world: World) -> None:

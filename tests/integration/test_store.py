@@ -30,6 +30,7 @@ from pool.store import (
     requests,
     rules,
     schema,
+    supply,
     suspects,
     workers,
 )
@@ -54,6 +55,14 @@ RULES: dict[str, Any] = {
 ASKING = {"who": "tester", "patient": True, "rules": RULES}
 
 _numbers = itertools.count(1)
+
+
+def counted(tx: Tx) -> supply.CountedSupply:
+    return supply.count(tx, DEFAULT, just_ready_s=50, young_s=50, node_wait_s=150)
+
+
+def misses(tx: Tx, profile: ProfileName) -> list[RequestPk]:
+    return supply.fresh_misses(tx, profile, [DEFAULT, BOUND, BIG], fresh_s=60, most=1000)
 
 
 def close(span: timedelta, seconds: float) -> bool:
@@ -472,8 +481,10 @@ def test_lists_by_age_take_the_oldest_and_nothing_younger(store: Store) -> None:
         assert [w.id for w in workers.older_than(tx, 50, limit=9)] == [old_idle.id]
         assert [w.id for w in workers.unsent_slots(tx, older_than_s=50, limit=9)] == [old_slot.id]
         assert [w.id for w in workers.undeleted(tx, older_than_s=50, limit=9)] == [draining.id]
-        assert workers.young_slots(tx, DEFAULT, younger_than_s=50) == {young_slot.id}
-        assert workers.young_slots(tx, DEFAULT, younger_than_s=150) == {old_slot.id, young_slot.id}
+        assert counted(tx).young == {young_slot.id}
+        assert counted(tx).waiting_for_a_node == {old_slot.id, young_slot.id}
+        assert set(counted(tx).idle) == {old_idle.id, young_idle.id}
+        assert counted(tx).just_ready == {young_idle.id}
         assert workers.counts(tx) == {
             (DEFAULT, State.IDLE): 2,
             (DEFAULT, State.SPAWNING): 2,
@@ -858,7 +869,7 @@ def test_only_eligible_waiters_are_seen(store: Store) -> None:
         a_waiter(tx, "bolt")
         a_waiter(tx, "cats", profile="big")
         assert [org for org, _ in line(tx)] == [ACME]
-        assert requests.count_waiting(tx, DEFAULT) == 1
+        assert counted(tx).waiters == 1
         assert anyone_waits(tx)
         assert requests.profiles_waited_for(tx, OrgId("cats")) == ["big"]
         assert [(w["org"], w["waiting"]) for w in requests.waiting(tx)] == [
@@ -869,7 +880,7 @@ def test_only_eligible_waiters_are_seen(store: Store) -> None:
     pass_time(store, 11)
     with store.write() as tx:
         assert not anyone_waits(tx)
-        assert requests.count_waiting(tx, DEFAULT) == 0
+        assert counted(tx).waiters == 0
         idle = an_idle(tx)
         assert served(tx, match=[DEFAULT])["events"] == []
         orgs.change(tx, BOLT, {"in_use": 0})
@@ -930,12 +941,12 @@ def test_a_miss_counts_once_per_request_however_often_it_is_refused(store: Store
     with store.write() as tx:
         an_org(tx)
         missed = {acquired(tx, request_id="same")["pk"] for _ in range(4)}
-        assert set(requests.fresh_misses(tx, DEFAULT, fresh_s=60)) == missed
+        assert set(misses(tx, DEFAULT)) == missed
         assert len(missed) == 1
         requests.consume_misses(tx, list(missed))
-        assert requests.fresh_misses(tx, DEFAULT, fresh_s=60) == []
+        assert misses(tx, DEFAULT) == []
         assert acquired(tx, request_id="same")["reason"] == Reason.NO_WARM_WORKER
-        assert requests.fresh_misses(tx, DEFAULT, fresh_s=60) == []
+        assert misses(tx, DEFAULT) == []
 
 
 def test_a_waiter_that_gets_nothing_is_no_miss(store: Store) -> None:
@@ -956,8 +967,8 @@ def test_a_waiter_that_gets_nothing_is_no_miss(store: Store) -> None:
     pass_time(store, 11)
     with store.write() as tx:
         assert timed_out(tx, late) == [late.pk]
-        assert requests.fresh_misses(tx, DEFAULT, fresh_s=60) == []
-        assert requests.fresh_misses(tx, BOUND, fresh_s=60) == []
+        assert misses(tx, DEFAULT) == []
+        assert misses(tx, BOUND) == []
 
 
 def test_a_miss_goes_stale_and_a_new_refusal_makes_it_fresh(store: Store) -> None:
@@ -966,10 +977,49 @@ def test_a_miss_goes_stale_and_a_new_refusal_makes_it_fresh(store: Store) -> Non
         missed = acquired(tx, request_id="same")
     pass_time(store, 61)
     with store.write() as tx:
-        assert requests.fresh_misses(tx, DEFAULT, fresh_s=60) == []
+        assert misses(tx, DEFAULT) == []
         assert acquired(tx, request_id="same")["pk"] == missed["pk"]
-        assert requests.fresh_misses(tx, DEFAULT, fresh_s=60) == [missed["pk"]]
-        assert requests.fresh_misses(tx, BIG, fresh_s=60) == []
+        assert misses(tx, DEFAULT) == [missed["pk"]]
+        assert misses(tx, BIG) == []
+
+
+def test_demand_of_a_capped_org_is_at_most_the_room_it_has_left_over_all_profiles(store: Store) -> None:
+    with store.write() as tx:
+        an_org(tx, "acme", cap=3, in_use=1)
+        an_org(tx, "bolt")
+        for n in range(4):
+            a_waiter(tx, "acme", profile="big" if n == 0 else "default")
+            a_waiter(tx, "bolt")
+        # The oldest waits for another profile: of acme one more can be served here, and all of bolt.
+        assert counted(tx).waiters == 1 + 4
+        orgs.change(tx, ACME, {"in_use": 3})
+        assert counted(tx).waiters == 4
+
+
+def test_misses_of_a_capped_org_count_up_to_its_room_and_not_again_once_consumed(store: Store) -> None:
+    with store.write() as tx:
+        an_org(tx, cap=2)
+        pks = [acquired(tx, request_id=f"r{n}")["pk"] for n in range(5)]
+        assert misses(tx, DEFAULT) == pks[:2]
+        requests.consume_misses(tx, pks[:1])
+        assert misses(tx, DEFAULT) == pks[1:2]
+        a_waiter(tx, wait_s=300)
+        assert misses(tx, DEFAULT) == []
+    pass_time(store, 59)
+    with store.write() as tx:
+        assert misses(tx, DEFAULT) == []
+    pass_time(store, 3)
+    with store.write() as tx:
+        # The slot of the consumed miss is no longer expected, and the one that waits has no claim yet.
+        fresh = [acquired(tx, request_id=f"later{n}")["pk"] for n in range(3)]
+        assert misses(tx, DEFAULT) == fresh[:1]
+
+
+def test_at_most_as_many_misses_are_read_as_one_run_can_serve(store: Store) -> None:
+    with store.write() as tx:
+        an_org(tx)
+        pks = [acquired(tx, request_id=f"r{n}")["pk"] for n in range(5)]
+        assert supply.fresh_misses(tx, DEFAULT, [DEFAULT], fresh_s=60, most=3) == pks[:3]
 
 
 def test_the_cause_of_a_miss_is_the_orgs_cap_then_the_pools(store: Store) -> None:
@@ -985,7 +1035,9 @@ def test_the_cause_of_a_miss_is_the_orgs_cap_then_the_pools(store: Store) -> Non
             found = served(tx, acquire=calls, rules={**RULES, "max_workers": most})["acquire"]
             missed.append(found[1]["pk"])
             assert [f["reason"] for f in found] == ["org_cap", "pool_cap" if most == 1 else "no_warm_worker"]
-        assert sorted(requests.fresh_misses(tx, DEFAULT, fresh_s=60)) == sorted(missed)
+        assert sorted(misses(tx, DEFAULT)) == sorted(missed)
+        counted_as_missed = text("SELECT pk FROM requests WHERE missed_at IS NOT NULL")
+        assert sorted(tx.execute(counted_as_missed).scalars()) == sorted(missed)
 
 
 # Claims.

@@ -247,6 +247,8 @@ CREATE INDEX live_claims_by_lease ON claims (lease_expires_at, id) WHERE ended_a
 ;;
 CREATE INDEX live_claims_by_org ON claims (org, counted) WHERE ended_at IS NULL
 ;;
+CREATE INDEX misses_consumed ON requests (org, miss_consumed_at) WHERE miss_consumed_at IS NOT NULL
+;;
 CREATE INDEX misses_unconsumed ON requests (profile, missed_at) WHERE missed_at IS NOT NULL AND miss_consumed_at IS NULL
 ;;
 CREATE UNIQUE INDEX one_live_claim_a_worker ON claims (worker_id) WHERE ended_at IS NULL
