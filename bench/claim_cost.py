@@ -26,7 +26,7 @@ from pool.lifecycle import claiming, retiring
 from pool.lifecycle.claiming import Asking
 from pool.lifecycle.deps import Deps
 from pool.store import connect
-from pool.store.line import RuleConnection
+from pool.store.rule_connection import RuleConnection
 from tests.support.postgres_server import PostgresServer
 from tests.support.world import World
 

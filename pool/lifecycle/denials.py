@@ -8,7 +8,7 @@ import structlog
 
 from pool.core.clock import Clock
 from pool.core.errors import Transient
-from pool.store import Store, sightings
+from pool.store import Store, observed_counts
 
 log = structlog.get_logger(__name__)
 
@@ -34,6 +34,6 @@ class Denials:
         log.warning("verb_forbidden", verb=verb, resource=resource)
         try:
             with self._store.write() as tx:
-                sightings.forbidden(tx, verb, resource)
+                observed_counts.forbidden(tx, verb, resource)
         except Transient as exc:
             log.warning("refusal_untold", verb=verb, resource=resource, cause=str(exc))

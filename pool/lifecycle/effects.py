@@ -20,7 +20,7 @@ from pool.lifecycle.answering import Decision
 from pool.lifecycle.deps import Deps
 from pool.metrics import Metrics
 from pool.metrics.catalog import Item
-from pool.store import Tx, deeds, requests, rules
+from pool.store import Tx, audit, requests, rules
 
 log = structlog.get_logger(__name__)
 
@@ -245,4 +245,4 @@ def _mark(deps: Deps, delivered: _Delivered) -> None:
     with deps.store.write() as tx:
         requests.mark_replied(tx, delivered.done)
         for subject, why in delivered.undeliverable:
-            deeds.record(tx, UNDELIVERABLE, subject, who=deps.who, why=why)
+            audit.record(tx, UNDELIVERABLE, subject, who=deps.who, why=why)

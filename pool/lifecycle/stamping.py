@@ -13,25 +13,25 @@ from pool.lifecycle import retiring
 from pool.lifecycle.deps import Deps
 from pool.lifecycle.effects import transaction
 from pool.store import workers
-from pool.store.glimpses import Glimpse
+from pool.store.row_scans import ScannedRow
 
 log = structlog.get_logger(__name__)
 
 _ROUNDS = 10
 
 
-def agrees(worker: Glimpse, pod: Pod) -> bool:
+def agrees(worker: ScannedRow, pod: Pod) -> bool:
     """Whether the pod says what its row says, to the letter. If not, `is_due` judges."""
     busy = worker.state in CLAIMED
     return pod.signature == signature(busy=busy, epoch=worker.epoch, claim_id=worker.claim_id, org=worker.org)
 
 
-def wanted(worker: SeenWorker | Glimpse) -> Stamp:
+def wanted(worker: SeenWorker | ScannedRow) -> Stamp:
     """What the pod of this row should say."""
     return Stamp(org=worker.org, claim_id=worker.claim_id, epoch=worker.epoch, busy=worker.state in CLAIMED)
 
 
-def is_due(worker: SeenWorker | Glimpse, pod: Pod) -> bool:
+def is_due(worker: SeenWorker | ScannedRow, pod: Pod) -> bool:
     """Whether row and pod differ in what matters. A pod that nobody ever held and that carries no stamp needs none."""
     if worker.state in LEAVING | TERMINAL or worker.state is State.SPAWNING or pod.terminating:
         return False

@@ -20,7 +20,7 @@ from pool.core.states import CLAIMED, LEAVING, TERMINAL, ClaimEnd, MoveReason, O
 from pool.lifecycle import retiring
 from pool.lifecycle.deps import Deps
 from pool.lifecycle.effects import transaction
-from pool.store import Store, Tx, claims, deeds, orgkeys, orgs, passes, targets, workers
+from pool.store import Store, Tx, audit, claims, orgkeys, orgs, passes, targets, workers
 
 DRAINABLE_AT_ONCE = 20_000
 
@@ -43,7 +43,7 @@ class Operator:
 
     def record(self, tx: Tx, what: str, subject: str, change: str) -> None:
         """Write an audit entry: the action, its subject, the new values, and the operator's reason."""
-        deeds.record(tx, what, subject, who=self.who, why=f"{change}: {self.why}" if self.why else change)
+        audit.record(tx, what, subject, who=self.who, why=f"{change}: {self.why}" if self.why else change)
 
 
 @dataclass(slots=True)

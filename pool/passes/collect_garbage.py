@@ -34,7 +34,11 @@ def run(run: Run) -> None:
         "journal",
         lambda tx: garbage.journal_entries(tx, older_than_s=pool.journal_keep_s, limit=run.limit),
     )
-    _drop(run, "deeds", lambda tx: garbage.old_deeds(tx, older_than_s=pool.journal_keep_s, limit=run.limit))
+    _drop(
+        run,
+        "deeds",
+        lambda tx: garbage.old_audit_entries(tx, older_than_s=pool.journal_keep_s, limit=run.limit),
+    )
 
 
 def _drop(run: Run, what: str, batch: Callable[[Tx], int]) -> None:

@@ -12,8 +12,8 @@ from pool.core.states import CLAIMABLE, CLAIMED
 from pool.drivers.port import Pod
 from pool.lifecycle import observing, stamping
 from pool.passes.running import Pass, Run
-from pool.store import glimpses, workers
-from pool.store.glimpses import Glimpse
+from pool.store import row_scans, workers
+from pool.store.row_scans import ScannedRow
 
 LONG_S = 3 * PERIODS_S["guard_disruption"]
 
@@ -31,7 +31,7 @@ def run(run: Run) -> None:
         run.step("stamped", worker.id, partial(stamping.stamp, run.deps, worker.id))
 
 
-def _in_order(run: Run, due: list[Glimpse]) -> list[Glimpse]:
+def _in_order(run: Run, due: list[ScannedRow]) -> list[ScannedRow]:
     """What is busy and unprotected may be ended by others any moment; what is protected and idle only holds them up, so it gets a tenth of a run
     that is full."""
     due.sort(key=lambda w: w.id)
@@ -45,21 +45,21 @@ def _tell_unprotected(run: Run, unprotected: list[WorkerId]) -> None:
     """The claim's own stamp may be on its way; what several runs could not mend is what people must know."""
     run.saw("busy_unprotected", len(unprotected))
     with run.deps.store.read() as tx:
-        long = glimpses.unmoved_for(tx, unprotected, LONG_S) if unprotected else 0
+        long = row_scans.unmoved_for(tx, unprotected, LONG_S) if unprotected else 0
     run.saw("busy_unprotected_long", long)
 
 
-def _differing(run: Run, pods: Mapping[str, Pod]) -> list[Glimpse]:
+def _differing(run: Run, pods: Mapping[str, Pod]) -> list[ScannedRow]:
     """The rows whose pods do not say what they say: none in a quiet pool, so that all but those are forgotten as they are read."""
     with run.deps.store.read() as tx:
         return [
             w
-            for w in glimpses.live(tx, states=CLAIMED | CLAIMABLE)
+            for w in row_scans.live(tx, states=CLAIMED | CLAIMABLE)
             if (pod := pods.get(w.id)) is not None and not stamping.agrees(w, pod)
         ]
 
 
-def _lose(run: Run, behind: Glimpse, pod: Pod) -> None:
+def _lose(run: Run, behind: ScannedRow, pod: Pod) -> None:
     with run.deps.store.read() as tx:
         worker = workers.get(tx, behind.id)
     if worker is not None and worker.epoch == behind.epoch:

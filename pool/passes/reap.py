@@ -14,8 +14,8 @@ from pool.core.states import ClaimEnd, Condition, MoveReason, Outcome, State
 from pool.lifecycle import claiming, effects, retiring
 from pool.lifecycle.effects import transaction
 from pool.passes.running import Pass, Run
-from pool.store import Tx, claims, orgs, requests, stepping, suspects, targets, workers
-from pool.store.lane import lane_is_open
+from pool.store import Tx, claims, clock_repair, orgs, requests, suspects, targets, workers
+from pool.store.canaries import lane_is_open
 from pool.store.suspects import SuspectKind
 
 # An answer may be on its way from whoever decided it; a delete may be in a fleet worker's hands.
@@ -54,7 +54,7 @@ def _ahead_of_the_clock(run: Run) -> None:
     if run.dry_run:
         return
     with run.deps.store.write() as tx:
-        run.did("clock_restarted", stepping.count_from_now(tx, limit=run.limit))
+        run.did("clock_restarted", clock_repair.count_from_now(tx, limit=run.limit))
 
 
 def _parked_past_end(run: Run) -> None:

@@ -22,11 +22,11 @@ from pool.passes.running import STALE_AFTER_S, Pass, Run
 from pool.store import (
     Tx,
     breakers,
-    glimpses,
     lock_reconcile,
     orgs,
     passes,
     requests,
+    row_scans,
     targets,
     workers,
 )
@@ -79,7 +79,7 @@ def supply(tx: Tx, deps: Deps, profile: Profile, pods: PodView, *, misses: int) 
         target=planning.clamped_target(targets.of(tx, profile), pool.max_workers),
         waiters=requests.count_waiting(tx, name),
         misses=misses,
-        warm=sum(1 for i in glimpses.idle_ids(tx, name) if i in pods.usable or i in just_ready),
+        warm=sum(1 for i in row_scans.idle_ids(tx, name) if i in pods.usable or i in just_ready),
         spawning=_on_their_way(tx, deps, name, pods),
     )
 

@@ -21,7 +21,7 @@ from pool.drivers.port import Listing
 from pool.lifecycle import sparing
 from pool.lifecycle.deps import Deps
 from pool.metrics.catalog import Item
-from pool.store import Tx, now, passes, sightings, suspects
+from pool.store import Tx, now, observed_counts, passes, suspects
 from pool.store.suspects import SuspectKind
 
 log = structlog.get_logger(__name__)
@@ -47,7 +47,7 @@ class Run:
     dry_run: bool = False
     still_ours: Callable[[], bool] = lambda: True
     actions: Counter[str] = field(default_factory=Counter)
-    sightings: dict[str, int] = field(default_factory=dict)
+    observed: dict[str, int] = field(default_factory=dict)
     overflowed: bool = False
     # What was left out, and why: step and thing.
     skipped: dict[str, str] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class Run:
 
     def saw(self, what: str, count: int) -> None:
         """How many of something there were when this run looked; kept for whoever watches, also if the run fails later."""
-        self.sightings[what] = count
+        self.observed[what] = count
 
     def bounded(self, found: Sequence[T]) -> Sequence[T]:
         """The part that fits this run's limit; queries ask for one more than that, so that an overflow shows."""
@@ -185,7 +185,7 @@ def _under_lock(
 ) -> dict[str, Any]:
     with deps.store.write() as tx:
         if lease.found_empty:
-            sightings.broker_found_empty(tx)
+            observed_counts.broker_found_empty(tx)
         young_s = 0.0 if by_hand else not_within_s(what.name)
         due = dry_run or passes.attempt(tx, what.name, deps.who, not_within_s=young_s)
     if not due:
@@ -231,7 +231,7 @@ def carry_out(deps: Deps, what: Pass, run: Run) -> dict[str, Any]:
                 actions=run.acted,
                 duration_s=deps.clock.monotonic() - began,
             )
-            sightings.record(tx, what.name, run.sightings)
+            observed_counts.record(tx, what.name, run.observed)
             # What was refused before and was not now is mended or gone.
             suspects.forget_others(tx, SuspectKind.REFUSED, _told(tx, run), among=f"{run.name}/")
     if run.acted:
@@ -249,7 +249,7 @@ def _recorded(deps: Deps, run: Run) -> Iterator[None]:
         try:
             with deps.store.write() as tx:
                 passes.failed(tx, run.name, outcome=outcome, detail=str(exc)[:500])
-                sightings.record(tx, run.name, run.sightings)
+                observed_counts.record(tx, run.name, run.observed)
                 _told(tx, run)
         except Transient as unrecorded:
             log.warning("pass_failure_unrecorded", name=run.name, cause=str(unrecorded))

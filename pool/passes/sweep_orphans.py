@@ -15,8 +15,8 @@ from pool.drivers.port import Listing, Pod, PodRole, Word
 from pool.lifecycle import observing
 from pool.passes.running import Pass, Run, log
 from pool.passes.suspecting import seen_again
-from pool.store import deeds, glimpses, suspects, workers
-from pool.store.glimpses import Glimpse
+from pool.store import audit, row_scans, suspects, workers
+from pool.store.row_scans import ScannedRow
 from pool.store.suspects import SuspectKind
 
 Name = TypeVar("Name", bound=str)
@@ -42,7 +42,7 @@ def run(run: Run) -> None:
     listing = _listing(run)
     pods = {name: p for name, p in listing.named().items() if p.role == PodRole.WORKER}
     with run.deps.store.read() as tx:
-        found = compared(pods, glimpses.live(tx))
+        found = compared(pods, row_scans.live(tx))
     run.saw("rows_without_pod", len(found.missing))
     if pods or not found.expecting:
         seen_again(run, SuspectKind.EMPTY_CLUSTER, {})
@@ -56,7 +56,7 @@ def run(run: Run) -> None:
     _companions(run, pods)
 
 
-def compared(pods: Mapping[str, Pod], rows: Iterable[Glimpse]) -> Compared:
+def compared(pods: Mapping[str, Pod], rows: Iterable[ScannedRow]) -> Compared:
     """Each live row against the pod of its name. What is left of the pods is nobody's. Rows are looked at one by one and not kept."""
     left, missing, expecting = dict(pods), [], False
     for row in rows:
@@ -79,7 +79,7 @@ def _listing(run: Run) -> Listing:
     return listing if listing.pods else run.deps.driver.list()
 
 
-def _expects_pod(worker: SeenWorker | Glimpse) -> bool:
+def _expects_pod(worker: SeenWorker | ScannedRow) -> bool:
     return worker.state in _WITH_POD or (worker.state == State.SPAWNING and worker.pod_uid is not None)
 
 
@@ -170,8 +170,8 @@ def _delete(run: Run, pod: Pod, why: str) -> None:
     with run.deps.store.write() as tx:
         suspects.forget(tx, SuspectKind.HELD_POD, pod.uid)
         # Once, however often it has to be tried.
-        if not any(deed.what == "orphan_deleted" for deed in deeds.of(tx, pod.name)):
-            deeds.record(tx, "orphan_deleted", pod.name, who=run.deps.who, why=why)
+        if not any(deed.what == "orphan_deleted" for deed in audit.of(tx, pod.name)):
+            audit.record(tx, "orphan_deleted", pod.name, who=run.deps.who, why=why)
     log.info("orphan_deleted", pod=pod.name, age_s=pod.age_s, stamped=pod.ever_stamped)
     run.deps.driver.delete(pod.name, pod.uid)
 
@@ -194,7 +194,7 @@ def _companions(run: Run, pods: Mapping[str, Pod]) -> None:
     """A secret or account whose pod is gone, in two runs."""
     without_pod = [c for c in run.deps.driver.companions() if c not in pods]
     with run.deps.store.read() as tx:
-        rows = glimpses.live_among(tx, without_pod)
+        rows = row_scans.live_among(tx, without_pod)
     left = [c for c in without_pod if c not in rows]
     some = run.bounded(_suspects_first(run, SuspectKind.COMPANION, "companion_deleted", left))
     seen = seen_again(run, SuspectKind.COMPANION, dict.fromkeys(some, "its pod is gone"))

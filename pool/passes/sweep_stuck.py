@@ -18,7 +18,7 @@ from pool.lifecycle.effects import transaction
 from pool.metrics.catalog import Item
 from pool.passes.running import Pass, Run
 from pool.passes.suspecting import seen_again
-from pool.store import glimpses, now, suspects, workers
+from pool.store import now, row_scans, suspects, workers
 from pool.store.suspects import SuspectKind
 
 PROBE_FAILURES = 3
@@ -89,7 +89,7 @@ def _probes(run: Run) -> None:
     if not probed:
         return
     with run.deps.store.read() as tx:
-        everyone = [i for name in probed for i in glimpses.claimable_ids(tx, ProfileName(name))]
+        everyone = [i for name in probed for i in row_scans.claimable_ids(tx, ProfileName(name))]
         failed, turn = (
             suspects.subjects(tx, SuspectKind.PROBE),
             int(now(tx).timestamp() // PERIODS_S[run.name]),

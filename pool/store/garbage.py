@@ -46,7 +46,7 @@ def journal_entries(tx: Tx, *, older_than_s: float, limit: int) -> int:
     return _delete(tx, (J.c.id, J.c.at), old & ~in_table, limit)
 
 
-def old_deeds(tx: Tx, *, older_than_s: float, limit: int) -> int:
+def old_audit_entries(tx: Tx, *, older_than_s: float, limit: int) -> int:
     return _delete(tx, (D.c.id, D.c.at), D.c.at < plus(now(), -float(older_than_s)), limit)
 
 

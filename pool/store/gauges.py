@@ -12,8 +12,8 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
 from pool.core.states import LIVE, RequestState, State
-from pool.store.costing import KEPT, Spell
 from pool.store.engine import Tx
+from pool.store.idle_cost import KEPT, IdleReason
 from pool.store.schema import claims as C
 from pool.store.schema import idle_spent as I
 from pool.store.schema import orgs as O
@@ -53,13 +53,13 @@ class LiveRows:
     """Live workers by profile and state, and what they have cost until now."""
 
     counts: Mapping[tuple[str, State], int]
-    spent: Mapping[tuple[str, Spell], Spent]
+    spent: Mapping[tuple[str, IdleReason], Spent]
 
 
 def live_rows(tx: Tx) -> LiveRows:
     """One walk over the live rows. The spells that have not ended are counted up to now."""
     at = select(now().label("at")).cte("at")
-    columns = [func.sum(_spell_s(spell, at.c.at)).label(spell) for spell in Spell]
+    columns = [func.sum(_spell_s(spell, at.c.at)).label(spell) for spell in IdleReason]
     size = (W.c.cpu_millicores, W.c.memory_mib)
     statement = (
         select(W.c.profile, W.c.state, *size, func.count().label("count"), *columns)
@@ -68,38 +68,39 @@ def live_rows(tx: Tx) -> LiveRows:
         .group_by(W.c.profile, W.c.state, *size)
     )
     counts: dict[tuple[str, State], int] = {}
-    spent: dict[tuple[str, Spell], Spent] = {}
+    spent: dict[tuple[str, IdleReason], Spent] = {}
     for row in tx.execute(statement).mappings():
         key = row["profile"], State(row["state"])
         counts[key] = counts.get(key, 0) + int(row["count"])
-        for spell in Spell:
+        for spell in IdleReason:
             s = float(row[spell])
             more = Spent(vcpu_s=s * row["cpu_millicores"] / 1000, gib_s=s * row["memory_mib"] / 1024)
             spent[row["profile"], spell] = spent.get((row["profile"], spell), Spent()) + more
     return LiveRows(counts=counts, spent=spent)
 
 
-def _spell_s(spell: Spell, at: ColumnElement[Any]) -> ColumnElement[float]:
+def _spell_s(spell: IdleReason, at: ColumnElement[Any]) -> ColumnElement[float]:
     """The seconds of one kind in a live row, the spell that lasts included."""
-    lasting: dict[Spell, tuple[State, ColumnElement[float]]] = {
-        Spell.STARTING: (State.SPAWNING, seconds(at, W.c.state_since)),
-        Spell.WARM: (State.IDLE, seconds(at, W.c.state_since)),
-        Spell.PARKED: (
+    lasting: dict[IdleReason, tuple[State, ColumnElement[float]]] = {
+        IdleReason.STARTING: (State.SPAWNING, seconds(at, W.c.state_since)),
+        IdleReason.WARM: (State.IDLE, seconds(at, W.c.state_since)),
+        IdleReason.PARKED: (
             State.HOT_IDLE,
             seconds(case((W.c.hot_idle_until < at, W.c.hot_idle_until), else_=at), W.c.state_since),
         ),
-        Spell.OVERDUE: (State.HOT_IDLE, seconds(at, W.c.hot_idle_until)),
-        Spell.LEAVING: (State.DRAINING, seconds(at, W.c.state_since)),
+        IdleReason.OVERDUE: (State.HOT_IDLE, seconds(at, W.c.hot_idle_until)),
+        IdleReason.LEAVING: (State.DRAINING, seconds(at, W.c.state_since)),
     }
     state, lasts = lasting[spell]
     open_s: ColumnElement[float] = case((W.c.state == state, lasts), else_=0.0)
     return open_s + W.c[f"{spell}_s"] if spell in KEPT else open_s
 
 
-def spent_before(tx: Tx) -> dict[tuple[str, Spell], Spent]:
+def spent_before(tx: Tx) -> dict[tuple[str, IdleReason], Spent]:
     """What lives that are over have cost."""
     return {
-        (r.profile, Spell(r.reason)): Spent(vcpu_s=r.vcpu_s, gib_s=r.gib_s) for r in tx.execute(select(I))
+        (r.profile, IdleReason(r.reason)): Spent(vcpu_s=r.vcpu_s, gib_s=r.gib_s)
+        for r in tx.execute(select(I))
     }
 
 

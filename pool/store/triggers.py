@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pool.core.states import BOUND, CLAIMED, MOVES, PODDED, TERMINAL, MoveReason, RequestState, State
-from pool.store import costing
+from pool.store import idle_cost
 from pool.store.sql import PG_NOW
 
 _JOURNAL_COLUMNS = "at, worker_id, from_state, to_state, epoch, org, claim_id, who, reason, detail"
@@ -192,7 +192,7 @@ def statements() -> list[str]:
 {_named(_in_any_state(_WORKERS, _STATES), row)}
 {_named(_MARKS, reason)}
   END IF;
-{costing.SPENDING}
+{idle_cost.SPENDING}
   IF {_JOURNALLED} THEN
     -- A move is as old as the row says; by what else changes the row does not tell.
     IF NEW.state_since <> OLD.state_since THEN
@@ -202,7 +202,7 @@ def statements() -> list[str]:
     END IF;
     {_journal("at", "OLD.state")}
   END IF;
-{costing.SETTLING}
+{idle_cost.SETTLING}
   RETURN NEW;"""
     requests = {"known_request_states_only": f"NOT ({_among('NEW.state', RequestState)})"}
     request = f"""{_broken(_REQUESTS, _REQUEST_STATES)}

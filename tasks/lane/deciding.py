@@ -15,7 +15,7 @@ from pool.lifecycle.claiming import Asking, Decided
 from pool.lifecycle.deps import Deps
 from pool.lifecycle.effects import Effects
 from pool.metrics.catalog import Item
-from pool.store.line import RuleConnection
+from pool.store.rule_connection import RuleConnection
 from tasks.lane.arguments import LaneCall, parsed
 from tasks.lane.authenticator import Authenticator
 from tasks.lane.exchange import LateReply, Replies, Taken, TaskReply

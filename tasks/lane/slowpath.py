@@ -17,7 +17,7 @@ from pool.core.periods import PERIODS_S
 from pool.lifecycle import claiming
 from pool.lifecycle.claiming import Asking
 from pool.lifecycle.deps import Deps
-from pool.store.lane import canary_answered
+from pool.store.canaries import canary_answered
 from tasks.lane.arguments import Canary, LaneCall, org_of
 from tasks.lane.exchange import Failure, Taken, TaskReply
 from tasks.lane.posting import Posting

@@ -28,7 +28,7 @@ from pool.ops.reading import TOP_ORGS
 from pool.passes import PASSES
 from pool.passes.running import run_once
 from pool.store import Store, targets
-from pool.store.costing import Spell
+from pool.store.idle_cost import IdleReason
 from tests.support.redis_server import RedisServer
 from tests.support.world import World
 
@@ -162,11 +162,11 @@ def test_what_idling_costs_is_exact_to_the_second_and_told_by_its_reason(world: 
 
 def test_what_idling_costs_never_goes_back_whatever_a_worker_does(world: World) -> None:
     world.profile(**SIZE, hot_idle_ttl_s=30)
-    before = dict.fromkeys(Spell, 0.0)
+    before = dict.fromkeys(IdleReason, 0.0)
 
     def grew() -> None:
         page = page_of(world)
-        for spell in Spell:
+        for spell in IdleReason:
             now = spent(page, spell)[0]
             assert now >= before[spell] - 1e-6, spell
             before[spell] = now

@@ -22,7 +22,7 @@ from pool.core.states import CLAIMED, ClaimEnd, Condition, MoveReason, State
 from pool.lifecycle import claiming
 from pool.passes import PASSES, collect_garbage
 from pool.passes.running import Run, carry_out
-from pool.store import Store, Tx, claims, connect, glimpses, requests, rules, workers
+from pool.store import Store, Tx, claims, connect, requests, row_scans, rules, workers
 from tests.support.open_store import OpenStore
 from tests.support.postgres_server import PostgresServer
 
@@ -169,7 +169,7 @@ def disturb(pool: GrownPool) -> None:
     )
     pool.configure(profiles=known, surplus_ttl_s=60, max_age_s=600, terminal_keep_s=3600, journal_keep_s=7200)
     with pool.store.read() as tx:
-        rows = list(glimpses.live(tx))
+        rows = list(row_scans.live(tx))
     busy = [r for r in rows if r.state in CLAIMED]
     idle = [r for r in rows if r.state == State.IDLE]
     for gone in (*busy[:3], *idle[:3]):

@@ -20,10 +20,10 @@ from pool.store import (
     Store,
     Tx,
     breakers,
+    canaries,
     claims,
     connect,
     journal,
-    lane,
     orgs,
     passes,
     ping,
@@ -1039,18 +1039,18 @@ def test_a_claim_ends_once(store: Store) -> None:
 def test_a_lease_runs_out_only_after_a_whole_lease_of_open_lane(store: Store) -> None:
     with store.write() as tx:
         claim = a_claim(tx, lease_s=30)
-        lane.canary_answered(tx, gap_s=10)
+        canaries.canary_answered(tx, gap_s=10)
     pass_time(store, 100)
     with store.write() as tx:
-        assert not lane.lane_is_open(tx, gap_s=10)
-        lane.canary_answered(tx, gap_s=10)  # after a gap: the lane opens anew
-        assert lane.lane_is_open(tx, gap_s=10)
+        assert not canaries.lane_is_open(tx, gap_s=10)
+        canaries.canary_answered(tx, gap_s=10)  # after a gap: the lane opens anew
+        assert canaries.lane_is_open(tx, gap_s=10)
         assert claims.expired(tx, limit=9) == []
         assert end(tx, claim, ClaimEnd.EXPIRED) is None
     for _ in range(4):
         pass_time(store, 8)
         with store.write() as tx:
-            lane.canary_answered(tx, gap_s=10)
+            canaries.canary_answered(tx, gap_s=10)
     with store.write() as tx:
         assert [c.id for c in claims.expired(tx, limit=9)] == [claim.id]
         renewed(tx, claim.id)
@@ -1060,12 +1060,12 @@ def test_a_lease_runs_out_only_after_a_whole_lease_of_open_lane(store: Store) ->
 
 def test_a_lane_without_gaps_stays_open_since_its_beginning(store: Store) -> None:
     with store.write() as tx:
-        lane.canary_answered(tx, gap_s=10)
+        canaries.canary_answered(tx, gap_s=10)
         began = orgs.pool_row(tx).lane_open_since
     for _ in range(3):
         pass_time(store, 9)
         with store.write() as tx:
-            lane.canary_answered(tx, gap_s=10)
+            canaries.canary_answered(tx, gap_s=10)
     with store.read() as tx:
         assert orgs.pool_row(tx).lane_open_since == began
 

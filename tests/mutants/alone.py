@@ -20,7 +20,7 @@ MUTANTS: tuple[Mutant, ...] = (
         40,
         "an answer that cannot be delivered leaves no audit entry",
         "pool/lifecycle/effects.py",
-        "            deeds.record(tx, UNDELIVERABLE, subject, who=deps.who, why=why)\n",
+        "            audit.record(tx, UNDELIVERABLE, subject, who=deps.who, why=why)\n",
         "            pass\n",
         "tests/integration/test_bad_items.py::test_answer_that_cannot_be_delivered_is_marked_and_the_others_are_delivered",
     ),

@@ -137,7 +137,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         33,
         "a lease from before the step lasts as long as the step",
-        "pool/store/stepping.py",
+        "pool/store/clock_repair.py",
         " + _waits(tx, limit) + _leases(tx, limit)",
         " + _waits(tx, limit)",
         f"{_CLOCK}::test_a_dead_holders_claim_ends_a_lease_after_the_step",
@@ -145,7 +145,7 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         33,
         "a wait from before the step lasts as long as the step",
-        "pool/store/stepping.py",
+        "pool/store/clock_repair.py",
         " + _waits(tx, limit) + _leases(tx, limit)",
         " + _leases(tx, limit)",
         f"{_CLOCK}::test_a_waiter_is_answered_after_its_wait_whatever_the_step",

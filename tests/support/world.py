@@ -31,7 +31,7 @@ from pool.passes import PASSES
 from pool.passes.reconcile_warm import refill_once
 from pool.passes.running import Run, carry_out
 from pool.store import Store, journal, orgs, schema, workers
-from pool.store.lane import canary_answered
+from pool.store.canaries import canary_answered
 from tests.support.podless import PodlessDriver
 
 

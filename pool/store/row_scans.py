@@ -22,7 +22,7 @@ T = TypeVar("T", bound=str)
 _AT_A_TIME = 2_000
 
 
-class Glimpse(NamedTuple):
+class ScannedRow(NamedTuple):
     """A row's side of what it has in common with its pod. The state is the plain word of the table."""
 
     id: WorkerId
@@ -33,7 +33,7 @@ class Glimpse(NamedTuple):
     pod_uid: str | None
 
 
-def live(tx: Tx, *, states: frozenset[State] = LIVE) -> Iterator[Glimpse]:
+def live(tx: Tx, *, states: frozenset[State] = LIVE) -> Iterator[ScannedRow]:
     """All rows in these states."""
     columns = (W.c.id, W.c.state, W.c.epoch, W.c.org, W.c.claim_id, W.c.pod_uid)
     place = (W.c.profile, W.c.revision, W.c.id)
@@ -42,7 +42,7 @@ def live(tx: Tx, *, states: frozenset[State] = LIVE) -> Iterator[Glimpse]:
     statement = page
     while found := tx.execute(statement).all():
         for row in found:
-            yield Glimpse._make(row[: len(columns)])
+            yield ScannedRow._make(row[: len(columns)])
         last = found[-1]
         statement = page.where(
             tuple_(*place) > tuple_(literal(last.profile), literal(last.revision), literal(last.id))

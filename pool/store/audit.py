@@ -15,7 +15,7 @@ from pool.store.sql import now, word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deed:
+class AuditEntry:
     """One thing that was done."""
 
     id: int
@@ -31,19 +31,19 @@ def record(tx: Tx, what: str, subject: str, *, who: str, why: str) -> None:
     tx.execute(insert(D).values(at=now(), who=who, what=what, subject=subject, why=why))
 
 
-def latest(tx: Tx, *, limit: int, refused: int) -> list[Deed]:
+def latest(tx: Tx, *, limit: int, refused: int) -> list[AuditEntry]:
     """The newest, oldest of them first; of refused requests a few and beside the others, so that a flood of them hides nothing."""
-    found: list[Deed] = []
+    found: list[AuditEntry] = []
     for condition, most in (
         (D.c.what != word(REQUEST_REFUSED), limit),
         (D.c.what == word(REQUEST_REFUSED), refused),
     ):
         newest = tx.execute(select(D).where(condition).order_by(D.c.id.desc()).limit(most))
-        found += [Deed(**r._mapping) for r in newest]
+        found += [AuditEntry(**r._mapping) for r in newest]
     return sorted(found, key=lambda deed: deed.id)
 
 
-def of(tx: Tx, subject: str, *, limit: int = 100) -> list[Deed]:
+def of(tx: Tx, subject: str, *, limit: int = 100) -> list[AuditEntry]:
     """What was done to one thing, oldest first."""
     newest = tx.execute(select(D).where(D.c.subject == subject).order_by(D.c.id.desc()).limit(limit))
-    return [Deed(**r._mapping) for r in reversed(list(newest))]
+    return [AuditEntry(**r._mapping) for r in reversed(list(newest))]
