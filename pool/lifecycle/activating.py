@@ -90,7 +90,7 @@ def _enter(deps: Deps, held: Held) -> SeenWorker | None:
             after.moved(worker.id, worker.state, State.ACTIVATING, reason)
         elif not _is_ours_to_take(tx, deps, worker, held):
             return None
-        workers.beat(tx, held)
+        workers.record_heartbeat(tx, held)
         return workers.get(tx, held.worker_id)
 
 
@@ -129,7 +129,7 @@ def _beating(deps: Deps, held: Held) -> Iterator[None]:
         while not deps.clock.wait(done, deps.settings.pool.activation_heartbeat_s):
             try:
                 with deps.store.write() as tx:
-                    workers.beat(tx, held)
+                    workers.record_heartbeat(tx, held)
             except Exception as exc:  # noqa: BLE001 - the next one may succeed
                 log.warning("heartbeat_missed", worker=held.worker_id, cause=sparing.cause_of(exc))
 

@@ -82,7 +82,7 @@ def release(deps: Deps, asked: Release) -> dict[str, Any]:
         deps.metrics.park_failures.inc()
         log.warning("release_kept_for_the_pass", claim=asked.claim_id, cause=str(exc))
         with deps.store.write() as tx:
-            claims.ask_release(tx, asked.claim_id, asked.condition, asked.org)
+            claims.request_release(tx, asked.claim_id, asked.condition, asked.org)
         return {"outcome": "released"}
 
 

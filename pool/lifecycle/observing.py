@@ -156,10 +156,10 @@ def _lose_unclaimed(tx: Tx, after: Effects, worker: SeenWorker, by: By) -> Outco
     if now_seen.state in TERMINAL | {State.DRAINING}:
         return Outcome.FENCED
     if now_seen.parked_counted and now_seen.org is not None:
-        orgs.give_park(tx, now_seen.org)
+        orgs.decrement_parked(tx, now_seen.org)
     outcome = workers.leave(tx, now_seen, State.LOST, by)
     if outcome is Outcome.MOVED:
-        orgs.give_slot(tx)
+        orgs.decrement_live(tx)
         after.moved(worker.id, now_seen.state, State.LOST, by.reason, by.detail)
         after.refill.add(worker.profile)
     return outcome

@@ -27,13 +27,13 @@ def drain(tx: Tx, after: Effects, worker: SeenWorker, by: By, *, above_floor: bo
     if now_seen.epoch != worker.epoch or now_seen.state is not worker.state or now_seen.claim_id is not None:
         return Outcome.FENCED
     if now_seen.parked_counted and now_seen.org is not None:
-        if above_floor and not orgs.give_park_above_floor(tx, now_seen.org):
+        if above_floor and not orgs.decrement_parked_above_floor(tx, now_seen.org):
             after.again.add(
                 now_seen.profile
             )  # it was locked for a moment, and a waiter may have passed it over
             return Outcome.FENCED
         if not above_floor:
-            orgs.give_park(tx, now_seen.org)
+            orgs.decrement_parked(tx, now_seen.org)
     outcome = workers.leave(tx, now_seen, State.DRAINING, by)
     if outcome is Outcome.MOVED:
         after.moved(worker.id, worker.state, State.DRAINING, by.reason, by.detail)
@@ -76,7 +76,7 @@ def confirm(deps: Deps, worker: SeenWorker) -> Outcome:
     with transaction(deps) as (tx, after):
         outcome = workers.leave(tx, worker, State.RETIRED, by)
         if outcome is Outcome.MOVED:
-            orgs.give_slot(tx)
+            orgs.decrement_live(tx)
             after.moved(worker.id, worker.state, State.RETIRED, by.reason)
             after.refill.add(worker.profile)
     return outcome

@@ -82,7 +82,7 @@ def fail(deps: Deps, slot: SeenWorker, reason: MoveReason, detail: str) -> Outco
 
 def _confirm(deps: Deps, slot: SeenWorker, pod: Pod) -> Outcome:
     with deps.store.write() as tx:
-        outcome = workers.has_pod(tx, slot, PodFacts(uid=pod.uid, node=pod.node))
+        outcome = workers.record_pod(tx, slot, PodFacts(uid=pod.uid, node=pod.node))
         if outcome is not Outcome.FENCED:
             return outcome
         row = workers.get(tx, slot.id)

@@ -117,7 +117,7 @@ def set_warm(store: Store, profile: ProfileName, warm_target: int | None, operat
         if warm_target is None:
             targets.forget(tx, profile)
         else:
-            targets.say(tx, profile, warm_target, who=operator.who)
+            targets.set_target(tx, profile, warm_target, who=operator.who)
         value = "as configured" if warm_target is None else str(warm_target)
         operator.record(tx, "warm_target_set", f"profile {profile}", value)
 

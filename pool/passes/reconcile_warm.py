@@ -65,7 +65,7 @@ def reconcile(run: Run, name: ProfileName, profile: Profile, pods: PodView) -> N
         run.did("waiter_matched", claiming.match(run.deps, name))
     with transaction(run.deps) as (tx, after):
         lock_reconcile(tx, name)
-        short = _make_slots(run, tx, after, profile, pods) if rolling.rules(run, tx, profile) else 0
+        short = _make_slots(run, tx, after, profile, pods) if rolling.adopt(run, tx, profile) else 0
         if short:
             _make_room(run, tx, after, short)
 
@@ -97,7 +97,7 @@ def _make_slots(run: Run, tx: Tx, after: Effects, profile: Profile, pods: PodVie
     if run.dry_run:
         run.did("slots_made", wanted)
         return 0
-    granted = orgs.take_slots(tx, min(wanted, run.limit), deps.settings.pool.max_workers)
+    granted = orgs.reserve_slots(tx, min(wanted, run.limit), deps.settings.pool.max_workers)
     ids = [deps.new_worker() for _ in range(granted)]
     detail = f"target {seen.target}, {seen.waiters} waiting, {seen.misses} missed, {seen.warm} warm, {seen.spawning} spawning"
     workers.insert_slots(tx, profile, profiles.revision(profile), ids, deps.by(MoveReason.DEMAND, detail))

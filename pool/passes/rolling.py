@@ -19,7 +19,7 @@ from pool.store.builds import Old
 from pool.store.rollouts import WantedRevision
 
 
-def rules(run: Run, tx: Tx, profile: Profile) -> bool:
+def adopt(run: Run, tx: Tx, profile: Profile) -> bool:
     """Whether this process's idea of the profile is the one to go by. If not, one that was configured later is at work beside it."""
     if run.dry_run:
         return True
@@ -29,7 +29,7 @@ def rules(run: Run, tx: Tx, profile: Profile) -> bool:
         image=profile.image,
         started_at=run.deps.started_at,
     )
-    ours = rollouts.rules(tx, wanted)
+    ours = rollouts.adopt(tx, wanted)
     if not ours:
         run.did("stood_back")
     return ours
@@ -50,7 +50,7 @@ def replace(run: Run, profile: Profile, usable: Collection[str]) -> None:
     deps, name, wanted = run.deps, ProfileName(profile.name), profiles.revision(profile)
     with deps.store.write() as tx:
         lock_reconcile(tx, name)
-        if not rules(run, tx, profile) or not builds.others_live(tx, name, wanted):
+        if not adopt(run, tx, profile) or not builds.others_live(tx, name, wanted):
             return
         plan = replacement(run, tx, profile, usable)
         target = planning.clamped_target(targets.of(tx, profile), deps.settings.pool.max_workers)

@@ -67,7 +67,7 @@ def _lost_spawns(run: Run) -> None:
 
 def _send_again(run: Run, slot: SeenWorker) -> None:
     with run.deps.store.write() as tx:
-        workers.sent_again(tx, slot)
+        workers.record_resend(tx, slot)
     run.deps.broker.send("pool.spawn", worker_id=slot.id)
 
 

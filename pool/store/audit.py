@@ -1,5 +1,8 @@
-"""Deeds: what was done to the pool and is no move of a worker, with who and why. Drains and retirements are moves and stand in
-the journal; pauses, targets, orgs, orphan pods and requests that nobody's key had signed stand here."""
+"""Audit entries: changes to the pool that are not moves of a worker, with actor and reason.
+
+Drains and retirements are moves and are in the journal. Pauses, targets, orgs, orphaned pods and
+requests with an invalid signature are here.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from pool.store.sql import now, word
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """One thing that was done."""
+    """One change, with its actor and reason."""
 
     id: int
     at: datetime
@@ -27,12 +30,18 @@ class AuditEntry:
 
 
 def record(tx: Tx, what: str, subject: str, *, who: str, why: str) -> None:
-    """In the transaction of the deed itself, or right before an effect outside of the database."""
+    """Write an entry.
+
+    Call it in the transaction of the change, or just before an effect outside of the database.
+    """
     tx.execute(insert(D).values(at=now(), who=who, what=what, subject=subject, why=why))
 
 
 def latest(tx: Tx, *, limit: int, refused: int) -> list[AuditEntry]:
-    """The newest, oldest of them first; of refused requests a few and beside the others, so that a flood of them hides nothing."""
+    """Return the newest entries, in ascending order.
+
+    Refused requests have a limit of their own, so that many of them do not hide other entries.
+    """
     found: list[AuditEntry] = []
     for condition, most in (
         (D.c.what != word(REQUEST_REFUSED), limit),
@@ -40,10 +49,10 @@ def latest(tx: Tx, *, limit: int, refused: int) -> list[AuditEntry]:
     ):
         newest = tx.execute(select(D).where(condition).order_by(D.c.id.desc()).limit(most))
         found += [AuditEntry(**r._mapping) for r in newest]
-    return sorted(found, key=lambda deed: deed.id)
+    return sorted(found, key=lambda entry: entry.id)
 
 
 def of(tx: Tx, subject: str, *, limit: int = 100) -> list[AuditEntry]:
-    """What was done to one thing, oldest first."""
+    """Return the newest entries about one subject, in ascending order."""
     newest = tx.execute(select(D).where(D.c.subject == subject).order_by(D.c.id.desc()).limit(limit))
     return [AuditEntry(**r._mapping) for r in reversed(list(newest))]

@@ -1,5 +1,7 @@
-"""Requests: asked, waiting, decided, replied; and the misses that are demand. A request is decided once, in the transaction
-of the move that decides it."""
+"""The table of requests: open, decided, replied; and the misses that count as demand.
+
+A request is decided once, in the transaction of the move that decides it.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,12 @@ from pool.store.windows import in_turn
 
 _OPEN = (RequestState.WAITING, RequestState.BINDING)
 _ORGS_CONSIDERED = 50
-# To so many places one answer is delivered.
+# Highest number of reply addresses of one request.
 MAX_REPLIES = 16
 
 
 def find_unlocked(tx: Tx, org: OrgId, request_id: str) -> Request | None:
-    """By the caller's own key, as it is now."""
+    """Find a request by the caller's request id, without a lock."""
     return _one(tx.execute(_BY_KEY, {"org": org, "request_id": request_id}).one_or_none())
 
 
@@ -39,19 +41,22 @@ def profiles_waited_for(tx: Tx, org: OrgId) -> list[ProfileName]:
 
 
 def overdue(tx: Tx, *, limit: int) -> list[RequestPk]:
-    """Waiters past their deadline."""
+    """Return waiters past their deadline."""
     statement = select(R.c.pk).where(R.c.state == word(RequestState.WAITING), R.c.deadline_at <= now())
     return [RequestPk(pk) for (pk,) in tx.execute(statement.order_by(R.c.deadline_at).limit(limit))]
 
 
 def still_waiting(tx: Tx, pks: Collection[RequestPk]) -> set[RequestPk]:
-    """Which of these wait."""
+    """Return which of these requests wait."""
     waits = select(R.c.pk).where(R.c.pk.in_(pks), R.c.state == word(RequestState.WAITING))
     return set(tx.execute(waits).scalars())
 
 
 def unreplied(tx: Tx, *, older_than_s: float, limit: int) -> list[RequestPk]:
-    """Decided, but nobody has marked the answer as delivered. Of more than fit, each in its turn."""
+    """Return requests that are decided, but whose answer is not marked as delivered.
+
+    If there are more than `limit`, each run starts at another row.
+    """
     statement = select(R.c.pk).where(
         R.c.decided_at.is_not(None), R.c.replied_at.is_(None), ~younger_than(R.c.decided_at, older_than_s)
     )
@@ -65,12 +70,12 @@ def mark_replied(tx: Tx, pks: Sequence[RequestPk]) -> None:
 
 
 def count_waiting(tx: Tx, profile: ProfileName) -> int:
-    """Waiters that a new worker could serve: level demand, counted anew each run."""
+    """Count the waiters that a new worker could serve."""
     return int(tx.execute(_HOW_MANY, {"profile": profile}).scalar_one())
 
 
 def waiting(tx: Tx, *, limit: int = 200) -> list[dict[str, Any]]:
-    """The waiting line: who waits for what since when, by org and profile, longest first."""
+    """Return the number of waiters and the oldest wait by org and profile, oldest first."""
     statement = (
         select(R.c.org, R.c.profile, func.count().label("waiting"), func.min(R.c.created_at).label("since"))
         .where(R.c.state == word(RequestState.WAITING))
@@ -82,7 +87,10 @@ def waiting(tx: Tx, *, limit: int = 200) -> list[dict[str, Any]]:
 
 
 def fresh_misses(tx: Tx, profile: ProfileName, *, fresh_s: float) -> list[RequestPk]:
-    """Misses that no slot was made for yet, oldest first, locked: they are consumed with the slots."""
+    """Return and lock the misses for which no slot was created yet, oldest first.
+
+    They are consumed with the slots.
+    """
     return list(tx.execute(_FRESH_MISSES, {"profile": profile, "s": -float(fresh_s)}).scalars())
 
 
@@ -92,13 +100,16 @@ def consume_misses(tx: Tx, pks: Sequence[RequestPk]) -> None:
 
 
 def _eligible(statement: Any) -> Any:
-    """Not past its deadline, its org below its cap; of the profile that is named when it is sent."""
+    """Restrict the statement to eligible waiters: not past the deadline, and the org is below its cap.
+
+    The profile is a parameter.
+    """
     below_cap = select(O.c.id).where(O.c.id == R.c.org, (O.c.cap == 0) | (O.c.in_use < O.c.cap)).exists()
     waits = R.c.state == word(RequestState.WAITING)
     return statement.where(R.c.profile == bindparam("profile"), waits, R.c.deadline_at > now(), below_cap)
 
 
-# Built once: to build one of these costs more than to send it.
+# Built once: building a statement costs more than sending it.
 _BY_PK = select(R).where(R.c.pk == bindparam("pk"))
 _BY_KEY = select(R).where(R.c.org == bindparam("org"), R.c.request_id == bindparam("request_id"))
 _HOW_MANY = _eligible(select(func.count()).select_from(R))

@@ -1,7 +1,7 @@
-"""Rows as far as their pods are concerned, read as a stream: a pass compares all that live with what the cluster says, and holds a few at a time.
+"""Read all live rows, page by page, with the fields that passes compare with pods.
 
-They are read page by page in an order that no move changes, each page a statement of its own: every row that lives throughout is met once, as it is then, and no
-transaction is held open meanwhile.
+The pages are in an order that no move changes, and each page is a statement of its own. So every
+row that is live throughout is read once, in its state at that time, and no transaction stays open.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _AT_A_TIME = 2_000
 
 
 class ScannedRow(NamedTuple):
-    """A row's side of what it has in common with its pod. The state is the plain word of the table."""
+    """The fields of a row that its pod's labels and annotations repeat.
+
+    `state` is the text of the column.
+    """
 
     id: WorkerId
     state: str
@@ -34,7 +37,7 @@ class ScannedRow(NamedTuple):
 
 
 def live(tx: Tx, *, states: frozenset[State] = LIVE) -> Iterator[ScannedRow]:
-    """All rows in these states."""
+    """Yield all rows in these states."""
     columns = (W.c.id, W.c.state, W.c.epoch, W.c.org, W.c.claim_id, W.c.pod_uid)
     place = (W.c.profile, W.c.revision, W.c.id)
     page = select(*columns, W.c.profile, W.c.revision).where(W.c.state.in_(words(states)))
@@ -50,20 +53,20 @@ def live(tx: Tx, *, states: frozenset[State] = LIVE) -> Iterator[ScannedRow]:
 
 
 def idle_ids(tx: Tx, profile: ProfileName) -> Iterator[WorkerId]:
-    """The idle workers of one profile, of one moment."""
+    """Yield the idle workers of one profile, from one statement."""
     asked = select(W.c.id).where(W.c.profile == profile, W.c.state == word(State.IDLE))
     for some in tx.execute(asked).scalars().partitions(_AT_A_TIME):
         yield from some
 
 
 def claimable_ids(tx: Tx, profile: ProfileName) -> Sequence[WorkerId]:
-    """The unclaimed workers of one profile, in an order that no move changes."""
+    """Return the unclaimed workers of one profile, in an order that no move changes."""
     asked = select(W.c.id).where(W.c.profile == profile, W.c.state.in_(words(CLAIMABLE))).order_by(W.c.id)
     return tx.execute(asked).scalars().all()
 
 
 def live_among(tx: Tx, names: Sequence[str]) -> set[WorkerId]:
-    """Which of these are live rows."""
+    """Return which of these names are live rows."""
     found: set[WorkerId] = set()
     for some in _pages(names):
         statement = select(W.c.id).where(W.c.id.in_(some), W.c.state.in_(words(LIVE)))
@@ -72,7 +75,7 @@ def live_among(tx: Tx, names: Sequence[str]) -> set[WorkerId]:
 
 
 def unmoved_for(tx: Tx, ids: Sequence[WorkerId], seconds: float) -> int:
-    """How many of these have been in their state for longer than this."""
+    """Count the workers that have been in their state for more than this number of seconds."""
     count = select(func.count()).select_from(W).where(W.c.state_since < plus(now(), -float(seconds)))
     return sum(tx.execute(count.where(W.c.id.in_(some))).scalar_one() for some in _pages(ids))
 

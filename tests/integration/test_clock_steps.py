@@ -209,7 +209,7 @@ def test_a_silent_activation_is_given_up_and_a_beating_one_is_not_after_a_step_b
     assert world.state_of(bound.id) is State.ACTIVATING
     world.pass_time(stuck_s - 1)
     with world.store.write() as tx:
-        workers.beat(tx, held)
+        workers.record_heartbeat(tx, held)
     world.pass_time(stuck_s - 1)
     world.run_pass("sweep_stuck")
     assert world.state_of(bound.id) is State.ACTIVATING

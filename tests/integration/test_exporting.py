@@ -101,7 +101,7 @@ def test_workers_are_counted_by_state_as_the_table_has_them(world: World) -> Non
     assert page.value("live_workers") == 3
     assert page.value("warm_target", profile="default") == 3
     with world.store.write() as tx:
-        targets.say(tx, ProfileName("default"), 7, who="test")
+        targets.set_target(tx, ProfileName("default"), 7, who="test")
     assert page_of(world).value("warm_target", profile="default") == 7
     assert page.value("org_in_use", org="acme") == 1
 

@@ -247,7 +247,7 @@ def _two_reconciles(world: World) -> int:
     world.profile(warm_target=0)
     reconcile_warm.refill_once(world.deps, DEFAULT)
     with world.store.write() as tx:
-        targets.say(tx, DEFAULT, 4, who="test")
+        targets.set_target(tx, DEFAULT, 4, who="test")
     with world.store.write() as holder:
         holder.execute(select(schema.pool).with_for_update())
         runs = [aside(lambda: reconcile_warm.refill_once(world.deps, DEFAULT)) for _ in range(2)]
@@ -509,7 +509,7 @@ def _ready_behind_the_pools_back(world: World, count: int) -> list[WorkerId]:
     """Idle workers that were not offered to anybody."""
     with world.store.write() as tx:
         ids = [world.deps.ids.worker() for _ in range(count)]
-        orgs.take_slots(tx, count, 0)
+        orgs.reserve_slots(tx, count, 0)
         profile = world.deps.settings.profiles["default"]
         workers.insert_slots(tx, profile, revision(profile), ids, world.deps.by(MoveReason.DEMAND))
         ready = "UPDATE workers SET state = 'idle', ready_at = warmpool_now(), pod_uid = 'u', endpoint = 'http://x', moved_reason = 'ready'"

@@ -568,7 +568,7 @@ def test_a_heart_beating_activation_is_never_taken(world: World) -> None:
     for _ in range(5):
         world.pass_time(10)
         with world.store.write() as tx:
-            workers.beat(tx, held)
+            workers.record_heartbeat(tx, held)
         world.run_pass("sweep_stuck")
     assert world.state_of(worker) is State.ACTIVATING
 

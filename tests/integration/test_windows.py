@@ -126,7 +126,7 @@ def test_releases_that_fail_do_not_keep_others(narrow: World, monkeypatch: pytes
     held = [narrow.granted("acme", lease_s=3600) for _ in narrow.warm(6)]
     for granted in held:
         with narrow.store.write() as tx:
-            claims.ask_release(tx, granted.claim_id, "clean")  # type: ignore[arg-type]
+            claims.request_release(tx, granted.claim_id, "clean")  # type: ignore[arg-type]
         narrow.pass_time(1)
     patiently = claiming.patiently
 

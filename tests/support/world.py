@@ -224,7 +224,7 @@ class WorldStage(Generic[D]):
         with self.store.write() as tx:
             shape = self.deps.settings.profiles[profile]
             ids = [self.deps.new_worker() for _ in range(count)]
-            orgs.take_slots(tx, count, 0)
+            orgs.reserve_slots(tx, count, 0)
             workers.insert_slots(tx, shape, profiles.revision(shape), ids, self.deps.by(MoveReason.DEMAND))
         for worker_id in ids:
             spawning.spawn(self.deps, worker_id)
