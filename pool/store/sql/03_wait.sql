@@ -1,8 +1,9 @@
--- Waiting: who waits, who is next, and how a wait ends without a worker.
+-- Waiting: which requests wait, which is served next, and how a wait ends without a worker.
 
--- The orgs that have an eligible waiter for a profile: not past its deadline, its org below its cap. In the order in which they are served:
--- least use for their weight first, ties by the oldest wait. The index is walked from org to org, so that it costs the same however many wait of
--- one org.
+-- Return the orgs that have an eligible waiter for a profile: not past its deadline, and the org
+-- below its cap. They are in the order of service: lowest use divided by weight first, then the
+-- oldest wait. The index is read once per org, so the cost does not depend on the number of waiters
+-- of an org.
 CREATE FUNCTION warmpool_line(p_profile text, p_at timestamptz) RETURNS TABLE (org text, usage float8, since timestamptz) LANGUAGE sql STABLE AS $$
   WITH RECURSIVE names AS (
     (SELECT q.org FROM requests q WHERE q.profile = p_profile AND q.state = 'waiting' ORDER BY q.org LIMIT 1)
@@ -19,7 +20,8 @@ CREATE FUNCTION warmpool_line(p_profile text, p_at timestamptz) RETURNS TABLE (o
     ORDER BY 2, 3, 1
 $$
 ;;
--- Whether an eligible waiter exists for a profile. Without any waiter, the common case, this reads one index entry.
+-- Return whether an eligible waiter exists for a profile. Without any waiter, the common case, this
+-- reads one index entry.
 CREATE FUNCTION warmpool_anyone_waits(p_profile text, p_at timestamptz) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
   IF NOT EXISTS (SELECT 1 FROM requests q WHERE q.profile = p_profile AND q.state = 'waiting') THEN
@@ -28,13 +30,14 @@ BEGIN
   RETURN EXISTS (SELECT 1 FROM warmpool_line(p_profile, p_at));
 END $$
 ;;
--- Whether an eligible waiter of this org exists for a profile; its org has room below its cap.
+-- Return whether an eligible waiter of this org exists for a profile. The org is below its cap.
 CREATE FUNCTION warmpool_org_waits(p_org text, p_profile text, p_at timestamptz) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
   RETURN EXISTS (SELECT 1 FROM requests q WHERE q.profile = p_profile AND q.state = 'waiting' AND q.org = p_org AND q.deadline_at > p_at);
 END $$
 ;;
--- Up to `p_most` eligible waiters of an org: first come, first served within it. Locked; those that another transaction has in hand are passed over.
+-- Lock and return up to `p_most` eligible waiters of an org, oldest first. Rows that another
+-- transaction has locked are skipped.
 CREATE FUNCTION warmpool_next(p_org text, p_profile text, p_at timestamptz, p_most integer) RETURNS requests[] LANGUAGE plpgsql AS $$
 DECLARE
   found requests[];
@@ -45,7 +48,7 @@ BEGIN
   RETURN coalesce(found, '{}');
 END $$
 ;;
--- Give locked workers to locked waiters.
+-- Grant locked workers to locked waiters.
 CREATE FUNCTION warmpool_begin_waiters(c warmpool_call, p_grants warmpool_grant[]) RETURNS json[] LANGUAGE plpgsql AS $$
 BEGIN
   UPDATE requests q SET state = g.state, claim_id = g.claim_id, decided_at = CASE WHEN NOT g.binds THEN c.at END, replied_at = NULL
@@ -53,7 +56,7 @@ BEGIN
   RETURN warmpool_begin(c, p_grants);
 END $$
 ;;
--- A locked worker for a locked waiter.
+-- Return the grant of a locked worker to a locked waiter.
 CREATE FUNCTION warmpool_pair(c warmpool_call, r requests, w warmpool_pick, o orgs) RETURNS warmpool_grant LANGUAGE plpgsql AS $$
 DECLARE
   binds boolean := warmpool_binds(c, w);
@@ -73,7 +76,7 @@ BEGIN
     'profile', r.profile, 'waited_s', extract(epoch FROM c.at - r.created_at), 'replies', r.replies);
 END $$
 ;;
--- Refuse waiters that are past their deadline. The others that are named are left alone.
+-- Refuse those of the given waiters that are past their deadline.
 CREATE FUNCTION warmpool_time_out(p jsonb) RETURNS json LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
@@ -90,8 +93,8 @@ BEGIN
   RETURN json_build_object('events', to_json(refused));
 END $$
 ;;
--- Withdraw a request that has no answer yet. A worker that is being bound for it is given back once that is over. Without an outcome: another
--- transaction has one of its rows.
+-- Cancel a request that has no answer yet. A worker that is being bound for it is released when the
+-- binding ends. Return no outcome if another transaction has locked one of its rows.
 CREATE FUNCTION warmpool_cancel(c warmpool_call, p_org text, p_request_id text, OUT outcome text, OUT event json) LANGUAGE plpgsql AS $$
 DECLARE
   r requests;
@@ -102,7 +105,7 @@ BEGIN
     RETURN;
   END IF;
   IF r.state = 'binding' THEN
-    -- The claim before its request, as at its end.
+    -- Lock the claim before its request, in the same order as the end of a claim.
     IF cardinality(warmpool_hold(c, ARRAY[r.claim_id])) = 0 AND EXISTS (SELECT 1 FROM claims WHERE id = r.claim_id AND ended_at IS NULL) THEN
       RETURN;
     END IF;

@@ -1,8 +1,10 @@
--- Hand-over: waiters get workers, in the transaction that frees or readies one, and in the reconcile pass.
+-- Hand-over: waiters get workers in the transaction that frees a worker or makes one ready, and in
+-- the reconcile pass.
 
--- Serve waiters of a profile with what is claimable, at most `p_most`. The profile's lock is held. Each org's own parked workers go to its
--- waiters; warm ones go to the org that comes next, one by one. Returns the grants, and whether a worker or a waiter was met that another
--- transaction had locked: the profile is then to be looked at once more.
+-- Grant claimable workers to at most `p_most` waiters of a profile. The profile's lock is held. An
+-- org's parked workers go to its own waiters; warm workers go to the next org in order, one by one.
+-- Return the grants, and whether a row was locked by another transaction: the profile must then be
+-- matched again.
 CREATE FUNCTION warmpool_match(c warmpool_call, p_profile text, p_most integer, OUT grants json[], OUT again boolean) LANGUAGE plpgsql AS $$
 DECLARE
   warm boolean := EXISTS (SELECT 1 FROM workers w WHERE w.state = 'idle' AND w.profile = p_profile);
@@ -47,7 +49,7 @@ BEGIN
   again := again AND cardinality(grants) < p_most;
 END $$
 ;;
--- An org as it is now, locked if it has counters. NULL: another transaction has it.
+-- Return the row of an org, locked if it has counters. NULL: another transaction has locked it.
 CREATE FUNCTION warmpool_with_room(c warmpool_call, p_org text) RETURNS orgs LANGUAGE plpgsql AS $$
 DECLARE
   o orgs;
@@ -59,13 +61,14 @@ BEGIN
   RETURN o;
 END $$
 ;;
--- How many more claims an org may have.
+-- Return how many more claims an org may have.
 CREATE FUNCTION warmpool_room(o orgs) RETURNS integer LANGUAGE sql IMMUTABLE AS $$
   SELECT CASE WHEN (o).cap > 0 THEN (o).cap - (o).in_use ELSE 1000000 END
 $$
 ;;
--- A slot whose pod is ready: to the waiter that is next, else it is warm. NULL: it was a slot no longer. Where all waiters that were met are in
--- the hands of other transactions, the profile is to be looked at once more.
+-- Handle a slot whose pod is ready: grant it to the next waiter, otherwise make it warm. Return
+-- NULL if it is no longer a slot. If other transactions have locked all eligible waiters, the
+-- profile must be matched again.
 CREATE FUNCTION warmpool_ready(p jsonb) RETURNS json LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$

@@ -1,7 +1,9 @@
--- The end of claims: the only place where a worker loses its holder. Workers, claims, requests and counters move together.
+-- The end of claims: the only place where a worker loses its holder. Workers, claims, requests and
+-- counters change together.
 
--- How a locked claim ends for a cause. A released worker is kept for the time that its call, else its org, else its profile says. One that must
--- leave, is being replaced, or whose profile is configured no longer is not.
+-- Return how a locked claim ends for a cause. A released worker is parked for the TTL of its
+-- request, of its org or of its profile, in this order. It is not parked if it is leaving, is being
+-- replaced, or if its profile is no longer configured.
 CREATE FUNCTION warmpool_ends(c warmpool_call, h warmpool_held, p_why text, p_reason text, p_detail text) RETURNS warmpool_ending LANGUAGE plpgsql AS $$
 DECLARE
   reason text := coalesce(p_reason, p_why);
@@ -11,7 +13,8 @@ BEGIN
   IF p_why IN ('released', 'abandoned') AND h.state = 'hot' AND NOT h.leaves AND h.org_exists AND c.rules -> 'ttls' ? h.profile THEN
     keep_s := least(coalesce(h.ttl_s, h.org_ttl_s, (c.rules -> 'ttls' ->> h.profile)::integer), (c.rules ->> 'most_ttl_s')::integer);
   END IF;
-  -- One that was given back clean and is not kept leaves for the reason of its mark, or because it is replaced.
+  -- A worker that was released clean and is not parked moves for the reason of its mark, or because
+  -- it is replaced.
   IF p_reason IS NULL AND h.leaves AND p_why IN ('released', 'abandoned') THEN
     reason := h.leaving_reason;
     detail := coalesce(h.leaving_detail, '');
@@ -31,8 +34,9 @@ BEGIN
     CASE WHEN keep_s > 0 THEN c.at + make_interval(secs => keep_s) END, h.counted, keep_s > 0 AND h.counts_parked, reason, detail)::warmpool_ending;
 END $$
 ;;
--- End live claims whose rows are locked, each for its cause, and send their workers where the causes lead. A request that was being bound gets
--- another worker, waits on, or is refused. `p_reason` is why the workers move; NULL: their holders gave them back. Returns what happened.
+-- End live claims whose rows are locked, and move their workers. A request that was being bound
+-- gets another worker, continues to wait, or is refused. `p_reason` is why the workers move; NULL:
+-- their holders released them. Return the events.
 CREATE FUNCTION warmpool_end(c warmpool_call, p_held warmpool_held[], p_why text[], p_reason text, p_detail text, p_cause text) RETURNS json[]
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -74,8 +78,9 @@ BEGIN
   RETURN events;
 END $$
 ;;
--- The request of a claim that has ended while its worker was being bound: another worker, a bounded number of times; else it waits on, or is
--- refused. A claim that was given back meanwhile gets no other worker: it has no holder.
+-- Decide the request of a claim that ended while its worker was being bound. It gets another
+-- worker, up to a number of attempts; otherwise it continues to wait or is refused. If the claim
+-- was released in the meantime it has no holder, and its request gets no other worker.
 CREATE FUNCTION warmpool_rebind(c warmpool_call, h warmpool_held, p_cause text) RETURNS json[] LANGUAGE plpgsql AS $$
 DECLARE
   r requests;
@@ -105,8 +110,9 @@ BEGIN
   RETURN ARRAY[warmpool_refuse(c, r, 'activation_failed', p_cause, 5.0)];
 END $$
 ;;
--- End one claim for a cause that is not its holder's: it expired, its worker was lost, its activation failed, an operator retired it. NULL: it
--- had ended before; or it was to expire and has been renewed meanwhile.
+-- End one claim for a cause other than its holder's release: it expired, its worker was lost, its
+-- activation failed, or an operator retired its worker. Return NULL if it had already ended, or if
+-- it was to expire and has been renewed.
 CREATE FUNCTION warmpool_end_claim(p jsonb) RETURNS json LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
@@ -117,24 +123,25 @@ DECLARE
 BEGIN
   c.at := warmpool_now();
   SELECT * INTO k FROM claims WHERE id = (h[1]).claim_id;
-  -- By the lane's rule: the holder had a whole lease of open lane to renew in.
+  -- The lane must have been open for a whole lease, so that the holder could have renewed.
   IF k.id IS NULL OR (p ->> 'why' = 'expired' AND NOT (k.lease_expires_at < c.at AND EXISTS (
       SELECT 1 FROM pool WHERE lane_open_since + make_interval(secs => k.lease_s) < c.at))) THEN
     RETURN NULL;
   END IF;
-  -- An activation that was taken up again, or is finished, is kept.
+  -- An activation that continues or has finished is kept.
   IF p ? 'silent_s' AND (k.lease_expires_at IS NOT NULL
       OR (SELECT w.heartbeat_at FROM workers w WHERE w.id = k.worker_id) > c.at - make_interval(secs => (p ->> 'silent_s')::float8)) THEN
     RETURN NULL;
   END IF;
-  -- Where it made room below its org's cap, the org's waiters are looked at again.
+  -- If the org is now below its cap, its waiters must be matched again.
   RETURN to_json(warmpool_followed(
     c, warmpool_end(c, h, ARRAY[p ->> 'why'], p ->> 'reason', p ->> 'detail',
       coalesce(p ->> 'cause', nullif(p ->> 'detail', ''), p ->> 'reason')), warmpool_freed(h), '{}'));
 END $$
 ;;
--- The worker of a claim is hot: its lease starts and its request is answered. If the requester has gone, the worker is given back at once.
--- NULL: the claim had ended meanwhile, or its lease runs already.
+-- Handle a claim whose worker is hot: its lease starts and its request is answered. If the request
+-- was cancelled, the worker is released at once. Return NULL if the claim has ended or its lease
+-- has already started.
 CREATE FUNCTION warmpool_confirm(p jsonb) RETURNS json LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
@@ -173,16 +180,18 @@ BEGIN
   IF r.state = 'binding' AND r.claim_id = k.id THEN
     events := events || warmpool_refuse(c, r, 'cancelled', 'released before it was hot', NULL);
   END IF;
-  -- As it is now: hot, and its request answered.
+  -- Read the rows again: the claim is hot and its request is answered.
   h := warmpool_hold(c, ARRAY[k.id]);
   events := events || warmpool_end(c, h, ARRAY[CASE WHEN k.release_condition = 'tainted' THEN 'tainted' ELSE 'abandoned' END], NULL, '', '');
-  -- What was parked for its org may serve the org's next waiter at once.
+  -- A worker that was parked for the org may serve the org's next waiter at once.
   RETURN to_json(warmpool_followed(c, events, warmpool_freed(h), ARRAY[k.profile]));
 END $$
 ;;
--- Release claims: their workers are parked or drain. Each is asked for as [claim, org, condition]; `p_ids` are those that exist and are of the
--- org that asks, with their conditions. Of calls for one claim the first counts. Returns an outcome for each, NULL where another transaction
--- has one of its rows; what happened; and the orgs that have room again.
+-- Release claims: their workers are parked or drain. Each element of `p_asked` is [claim, org,
+-- condition]. `p_ids` and `p_conditions` are those claims that exist and belong to the org. If a
+-- claim occurs more than once, the first counts. Return an outcome for each element, NULL if
+-- another transaction has locked one of its rows; the events; and the orgs that are below their cap
+-- again.
 CREATE FUNCTION warmpool_release(
   c warmpool_call, p_asked jsonb, p_ids text[], p_conditions text[], OUT outcomes json, OUT events json[], OUT freed text[]) LANGUAGE plpgsql AS $$
 DECLARE
@@ -211,7 +220,7 @@ BEGIN
       hot := hot || h;
       causes := causes || CASE WHEN condition = 'tainted' THEN 'tainted' ELSE 'released' END;
     ELSE
-      -- Still being bound: it is given back when that is over.
+      -- Still being bound: it is released when the binding ends.
       UPDATE claims SET abandoned = true, release_condition = condition WHERE id = h.claim_id;
     END IF;
   END LOOP;
@@ -222,7 +231,7 @@ BEGIN
   END IF;
 END $$
 ;;
--- The orgs of claims that counted against their caps.
+-- Return the orgs of claims that counted against their caps.
 CREATE FUNCTION warmpool_freed(p_held warmpool_held[]) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
   freed text[] := '{}';
@@ -236,8 +245,9 @@ BEGIN
   RETURN freed;
 END $$
 ;;
--- Extend leases: of all that are live and hot, each of the org that it was asked for. A claim that another transaction has locked is left
--- out of the answer, unless the call is patient; claims are locked in the order of their ids.
+-- Extend the leases of claims that are live, hot and of the given org. A claim that another
+-- transaction has locked has no answer, unless the call is patient. Claims are locked in the order
+-- of their ids.
 CREATE FUNCTION warmpool_renew(c warmpool_call, p_asked jsonb) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
   live text[];
@@ -251,7 +261,8 @@ BEGIN
       WHERE k.ended_why IS NULL AND k.hot_at IS NOT NULL
       FOR UPDATE OF k SKIP LOCKED) s;
   UPDATE claims k SET lease_expires_at = c.at + make_interval(secs => k.lease_s) WHERE k.id = ANY (live);
-  -- Each: the lease's new end and why its worker must leave, if it must; or the cause of its end.
+  -- Each answer is the new end of the lease and why the worker is leaving, if it is; or the cause
+  -- of the claim's end.
   SELECT json_agg(CASE
       WHEN k.id IS NULL THEN json_build_array(NULL, 'unknown_claim')
       WHEN k.id = ANY (live) THEN json_build_array(k.lease_expires_at, CASE WHEN w.leaving_since IS NOT NULL THEN

@@ -1,21 +1,22 @@
--- Acquire: an answer at once, or a wait.
+-- Acquire: an immediate answer, or a wait.
 
--- Many acquires. Returns an answer in the place of each: a grant, a refusal, a wait; NULL if it is undecided, since another transaction has a row of
--- it; `must_wait` if it is to wait and its profile is not among `p_alone`, whose locks are held alone.
+-- Decide many acquires. Return one answer for each, in order: a grant, a refusal or a wait. NULL:
+-- undecided, because another transaction has locked one of its rows. `must_wait`: it has to wait,
+-- and the lock of its profile is not held exclusively (`p_alone` has the profiles whose lock is).
 CREATE FUNCTION warmpool_acquire(c warmpool_call, p_asked jsonb, p_alone text[]) RETURNS json[] LANGUAGE plpgsql AS $$
 DECLARE
   answers json[] := array_fill(NULL::json, ARRAY[jsonb_array_length(p_asked)]);
-  asks warmpool_ask[];  -- by place
-  kinds text[] := array_fill(NULL::text, ARRAY[jsonb_array_length(p_asked)]);  -- profile and org of those that are to be decided, by place
-  keys bigint[];  -- of the requests that were met
-  repeated integer[];  -- places of requests that were made before
-  wanting integer[];  -- places of those that a warm worker may be given to
-  shapes text[] := '{}';  -- and the profiles that they want
-  taker integer[];  -- places of those that have a worker, and
-  taken warmpool_pick[];  -- at the same place the worker
+  asks warmpool_ask[];  -- by position
+  kinds text[] := array_fill(NULL::text, ARRAY[jsonb_array_length(p_asked)]);  -- profile and org of the acquires to decide, by position
+  keys bigint[];  -- lock keys of the requests so far
+  repeated integer[];  -- positions of repeated requests
+  wanting integer[];  -- positions of acquires that may get a warm worker
+  shapes text[] := '{}';  -- and their profiles
+  taker integer[];  -- positions of acquires that have a worker,
+  taken warmpool_pick[];  -- and the worker of each
   capped text[] := '{}';  -- orgs whose claims are counted
-  misses integer[];  -- places of those that get nothing
-  refused integer[];  -- and of those of them that do not begin to wait in another transaction
+  misses integer[];  -- positions of acquires without a worker,
+  refused integer[];  -- and of those that this transaction decides
   said json[];
   each jsonb;
   a warmpool_ask;
@@ -34,7 +35,7 @@ BEGIN
     each := p_asked -> n - 1;
     a := ROW(NULL, each ->> 'org', each ->> 'request_id', each ->> 'profile', (each ->> 'lease_s')::integer, (each ->> 'ttl_s')::integer,
       (each ->> 'wait_s')::integer, each -> 'reply')::warmpool_ask;
-    -- Two deliveries of one request take turns: the second finds what the first has committed, or nothing.
+    -- Two deliveries of one request are serialised: the second sees what the first has committed.
     key := hashtextextended(concat(a.org, ' ', a.request_id), 10);
     IF NOT pg_try_advisory_xact_lock(key) THEN
       CONTINUE WHEN NOT c.patient;
@@ -54,7 +55,7 @@ BEGIN
     END IF;
   END LOOP;
 
-  -- By org and profile.
+  -- Group by org and profile.
   FOR n IN 1..cardinality(kinds) LOOP
     CONTINUE WHEN kinds[n] IS NULL OR array_position(kinds, kinds[n]) < n;
     ns := array_positions(kinds, kinds[n]);
@@ -72,18 +73,20 @@ BEGIN
       CONTINUE WHEN o.id IS NULL;
       room := warmpool_room(o);
       IF o.cap > 0 THEN
-        -- What an earlier group of this org was given is not in its row yet.
+        -- Grants to an earlier group of this org are not in its row yet.
         room := room - (SELECT count(*) FROM unnest(taker || wanting) y WHERE (asks[y]).org = a.org);
         capped := capped || a.org;
       END IF;
     END IF;
-    -- A fresh acquire overtakes no eligible waiter. What is parked for its own org it takes from waiters of that org only.
+    -- A new acquire does not overtake an eligible waiter. A worker that is parked for its org can
+    -- only be wanted by waiters of the same org.
     contested := c.anyone_waits AND warmpool_anyone_waits(a.profile, c.at);
     found := CASE WHEN room > 0 AND NOT (contested AND warmpool_org_waits(a.org, a.profile, c.at))
       THEN warmpool_pick_parked(a.org, a.profile, least(room, cardinality(ns))) ELSE '{}' END;
     IF cardinality(found) > 0 THEN
       IF NOT warmpool_counts(o) AND EXISTS (SELECT 1 FROM unnest(found) w WHERE w.parked_counted) THEN
-        -- They are in a counter that the org no longer has: it is moved under its lock.
+        -- These workers are in a counter that the org no longer uses: it changes only under its
+        -- lock.
         CONTINUE WHEN (warmpool_lock_org(c, a.org)).id IS NULL;
       END IF;
       taken := taken || found;
@@ -104,7 +107,7 @@ BEGIN
   FOREACH shape IN ARRAY shapes LOOP
     ns := wanting;
     IF cardinality(wanting) > 1 THEN
-      -- Those that want this profile, in the order in which they came, whatever their orgs.
+      -- The acquires for this profile, in the order of arrival, whatever their org.
       ns := ARRAY(SELECT y FROM unnest(wanting) y WHERE (asks[y]).profile = shape ORDER BY y);
     END IF;
     found := warmpool_pick_warm(shape, cardinality(ns));
@@ -140,7 +143,7 @@ BEGIN
   RETURN answers;
 END $$
 ;;
--- Give locked workers to the acquires in these places. Returns the grants, in order.
+-- Grant locked workers to the acquires at these positions. Return the grants, in order.
 CREATE FUNCTION warmpool_take(
   c warmpool_call, asks warmpool_ask[], taker integer[], taken warmpool_pick[], capped text[]) RETURNS json[] LANGUAGE plpgsql AS $$
 DECLARE
@@ -162,8 +165,8 @@ BEGIN
   RETURN warmpool_begin(c, grants);
 END $$
 ;;
--- Refuse the acquires in these places, for which there is no worker, or have them wait. What others of the same org were given at this moment is in
--- its row. Returns the answers, in order.
+-- Refuse the acquires at these positions, for which there is no worker, or let them wait. Grants to
+-- others of the same org in this call are already in its row. Return the answers, in order.
 CREATE FUNCTION warmpool_miss(c warmpool_call, asks warmpool_ask[], misses integer[]) RETURNS json[] LANGUAGE plpgsql AS $$
 DECLARE
   most integer := (c.rules ->> 'max_workers')::integer;
@@ -197,8 +200,8 @@ BEGIN
   RETURN answers;
 END $$
 ;;
--- Write requests as they are decided. A refused one of before is evaluated afresh. A miss that is demand is counted once per request, and again
--- only if it grew stale unused.
+-- Write decided requests. A request that was refused before is evaluated again. A miss that is
+-- demand is counted once per request, and again only if it expired unused.
 CREATE FUNCTION warmpool_decide(c warmpool_call, p_decided warmpool_grant[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   d warmpool_grant;
@@ -223,13 +226,14 @@ BEGIN
   END LOOP;
 END $$
 ;;
--- Whether a request id was used before with other arguments.
+-- Return whether a request id was used before with other arguments.
 CREATE FUNCTION warmpool_differs(r requests, a warmpool_ask) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
   SELECT (r.profile, r.lease_s, r.ttl_s, r.wait_s) IS DISTINCT FROM (a.profile, a.lease_s, a.ttl_s, a.wait_s)
 $$
 ;;
--- The answer to a request that was made before: the same while its claim lives, then never a second grant. One that is open gets one more
--- place for its answer, of which the newest sixteen are kept. NULL: another transaction has it.
+-- Return the answer to a repeated request: the same answer while its claim is live, and after that
+-- never a second grant. An open request gets another reply address, of which the newest sixteen are
+-- kept. NULL: another transaction has locked its row.
 CREATE FUNCTION warmpool_repeated(c warmpool_call, a warmpool_ask) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
   r requests;
