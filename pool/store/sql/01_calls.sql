@@ -3,31 +3,38 @@
 -- The call that a rule belongs to. `at` is the time of the whole call. A call that is not patient
 -- waits for no row: if another transaction has locked a row, that part of the call stays undecided.
 -- So locked rows of one org do not delay the calls of another org.
-CREATE TYPE warmpool_call AS (who text, at timestamptz, patient boolean, rules jsonb, paused boolean, anyone_waits boolean)
+CREATE TYPE warmpool_call AS (who text, at timestamptz, patient boolean, rules jsonb,
+  paused boolean, anyone_waits boolean)
 ;;
 -- A live claim with the fields of its worker, request and org that its end needs. All of these rows
 -- are locked.
 CREATE TYPE warmpool_held AS (
-  claim_id text, worker_id text, org text, profile text, request_pk text, ttl_s integer, is_hot boolean, counted boolean, abandoned boolean,
-  state text, leaves boolean, leaving_reason text, leaving_detail text, revision text, image text, binding boolean, counts boolean, counts_parked boolean, org_ttl_s integer, org_exists boolean)
+  claim_id text, worker_id text, org text, profile text, request_pk text, ttl_s integer,
+  is_hot boolean, counted boolean, abandoned boolean,
+  state text, leaves boolean, leaving_reason text, leaving_detail text, revision text, image text,
+  binding boolean, counts boolean, counts_parked boolean, org_ttl_s integer, org_exists boolean)
 ;;
 -- How a claim ends: the cause, the next state of its worker, the end of parking, and the reason of
 -- the move.
 CREATE TYPE warmpool_ending AS (
-  claim_id text, worker_id text, request_pk text, org text, why text, goes text, until timestamptz, counted boolean, parked_counted boolean,
+  claim_id text, worker_id text, request_pk text, org text, why text, goes text, until timestamptz,
+  counted boolean, parked_counted boolean,
   reason text, detail text)
 ;;
 -- A worker that was selected and is locked.
-CREATE TYPE warmpool_pick AS (id text, profile text, state text, epoch integer, endpoint text, parked_counted boolean)
+CREATE TYPE warmpool_pick AS (id text, profile text, state text, epoch integer, endpoint text,
+  parked_counted boolean)
 ;;
 -- One acquire. `pk` is the request row of an earlier call with the same request id, if there is
 -- one.
 CREATE TYPE warmpool_ask AS (
-  pk text, org text, request_id text, profile text, lease_s integer, ttl_s integer, wait_s integer, reply jsonb)
+  pk text, org text, request_id text, profile text, lease_s integer, ttl_s integer, wait_s integer,
+  reply jsonb)
 ;;
 -- A decided request, with the locked worker that is granted to it, if any. `known`: its row exists.
 CREATE TYPE warmpool_grant AS (
-  pk text, known boolean, org text, request_id text, profile text, lease_s integer, ttl_s integer, wait_s integer, created_at timestamptz, replies text,
+  pk text, known boolean, org text, request_id text, profile text, lease_s integer, ttl_s integer,
+  wait_s integer, created_at timestamptz, replies text,
   state text, reason text, detail text, retry_after_s float8, claim_id text, counted boolean, binds boolean,
   worker_id text, worker_state text, epoch integer, endpoint text, parked_counted boolean)
 ;;
@@ -45,7 +52,8 @@ $$
 -- any request waits.
 CREATE FUNCTION warmpool_call(p jsonb) RETURNS warmpool_call LANGUAGE plpgsql AS $$
 BEGIN
-  RETURN (SELECT ROW(p ->> 'who', clock_timestamp() + make_interval(secs => k.shift_s), coalesce((p ->> 'patient')::boolean, false), p -> 'rules',
+  RETURN (SELECT ROW(p ->> 'who', clock_timestamp() + make_interval(secs => k.shift_s),
+      coalesce((p ->> 'patient')::boolean, false), p -> 'rules',
       (SELECT g.paused FROM pool g), EXISTS (SELECT 1 FROM requests WHERE state = 'waiting'))::warmpool_call
     FROM clock k);
 END $$
@@ -111,17 +119,24 @@ DECLARE
   busy text[];
 BEGIN
   IF c.patient THEN
-    PERFORM 1 FROM orgs o WHERE o.id IN (SELECT k.org FROM claims k WHERE k.id = ANY (p_ids) AND k.ended_at IS NULL AND (k.counted OR warmpool_counts(o)))
+    PERFORM 1 FROM orgs o WHERE o.id IN (SELECT k.org FROM claims k WHERE k.id = ANY (p_ids)
+        AND k.ended_at IS NULL AND (k.counted OR warmpool_counts(o)))
       ORDER BY o.id FOR UPDATE;
-    PERFORM 1 FROM workers w JOIN claims k ON k.worker_id = w.id WHERE k.id = ANY (p_ids) ORDER BY w.id FOR UPDATE OF w;
-    PERFORM 1 FROM claims k JOIN requests r ON r.pk = k.request_pk WHERE k.id = ANY (p_ids) ORDER BY k.id FOR UPDATE OF k, r;
+    PERFORM 1 FROM workers w JOIN claims k ON k.worker_id = w.id WHERE k.id = ANY (p_ids)
+      ORDER BY w.id FOR UPDATE OF w;
+    PERFORM 1 FROM claims k JOIN requests r ON r.pk = k.request_pk WHERE k.id = ANY (p_ids)
+      ORDER BY k.id FOR UPDATE OF k, r;
   END IF;
   -- A live claim has no `ended_why`. With a condition on `ended_at` the planner would scan an index
   -- of all live claims.
-  held := ARRAY(SELECT ROW(k.id, w.id, k.org, w.profile, k.request_pk, k.ttl_s, k.hot_at IS NOT NULL, k.counted, k.abandoned, w.state,
-        w.leaving_since IS NOT NULL, w.leaving_reason, w.leaving_detail, w.revision, w.image, r.state = 'binding' AND r.claim_id = k.id, k.counted OR coalesce(warmpool_counts(o), false),
-        coalesce(o.hot_idle_floor > 0 OR o.hot_idle_cap > 0, false), o.hot_idle_ttl_s, o.id IS NOT NULL)::warmpool_held
-      FROM claims k JOIN workers w ON w.id = k.worker_id JOIN requests r ON r.pk = k.request_pk LEFT JOIN orgs o ON o.id = k.org
+  held := ARRAY(SELECT ROW(k.id, w.id, k.org, w.profile, k.request_pk, k.ttl_s,
+        k.hot_at IS NOT NULL, k.counted, k.abandoned, w.state,
+        w.leaving_since IS NOT NULL, w.leaving_reason, w.leaving_detail, w.revision, w.image,
+        r.state = 'binding' AND r.claim_id = k.id, k.counted OR coalesce(warmpool_counts(o), false),
+        coalesce(o.hot_idle_floor > 0 OR o.hot_idle_cap > 0, false), o.hot_idle_ttl_s,
+        o.id IS NOT NULL)::warmpool_held
+      FROM claims k JOIN workers w ON w.id = k.worker_id JOIN requests r ON r.pk = k.request_pk
+      LEFT JOIN orgs o ON o.id = k.org
       WHERE k.id = ANY (p_ids) AND k.ended_why IS NULL FOR UPDATE OF w, k, r SKIP LOCKED);
   FOREACH h IN ARRAY held LOOP
     IF h.counts AND h.org = ANY (mine) IS NOT TRUE THEN

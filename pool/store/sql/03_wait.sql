@@ -4,13 +4,16 @@
 -- below its cap. They are in the order of service: lowest use divided by weight first, then the
 -- oldest wait. The index is read once per org, so the cost does not depend on the number of waiters
 -- of an org.
-CREATE FUNCTION warmpool_line(p_profile text, p_at timestamptz) RETURNS TABLE (org text, usage float8, since timestamptz) LANGUAGE sql STABLE AS $$
+CREATE FUNCTION warmpool_line(p_profile text, p_at timestamptz)
+RETURNS TABLE (org text, usage float8, since timestamptz) LANGUAGE sql STABLE AS $$
   WITH RECURSIVE names AS (
     (SELECT q.org FROM requests q WHERE q.profile = p_profile AND q.state = 'waiting' ORDER BY q.org LIMIT 1)
     UNION ALL
-    SELECT (SELECT q.org FROM requests q WHERE q.profile = p_profile AND q.state = 'waiting' AND q.org > n.org ORDER BY q.org LIMIT 1)
+    SELECT (SELECT q.org FROM requests q WHERE q.profile = p_profile AND q.state = 'waiting'
+          AND q.org > n.org ORDER BY q.org LIMIT 1)
       FROM names n WHERE n.org IS NOT NULL)
-  SELECT o.id, CASE WHEN o.cap > 0 THEN o.in_use ELSE (SELECT count(*) FROM claims k WHERE k.org = o.id AND k.ended_at IS NULL) END / o.weight,
+  SELECT o.id, CASE WHEN o.cap > 0 THEN o.in_use
+      ELSE (SELECT count(*) FROM claims k WHERE k.org = o.id AND k.ended_at IS NULL) END / o.weight,
       oldest.created_at
     FROM names n JOIN orgs o ON o.id = n.org CROSS JOIN LATERAL (
       SELECT q.created_at FROM requests q
@@ -31,14 +34,17 @@ BEGIN
 END $$
 ;;
 -- Return whether an eligible waiter of this org exists for a profile. The org is below its cap.
-CREATE FUNCTION warmpool_org_waits(p_org text, p_profile text, p_at timestamptz) RETURNS boolean LANGUAGE plpgsql AS $$
+CREATE FUNCTION warmpool_org_waits(p_org text, p_profile text, p_at timestamptz) RETURNS boolean
+LANGUAGE plpgsql AS $$
 BEGIN
-  RETURN EXISTS (SELECT 1 FROM requests q WHERE q.profile = p_profile AND q.state = 'waiting' AND q.org = p_org AND q.deadline_at > p_at);
+  RETURN EXISTS (SELECT 1 FROM requests q WHERE q.profile = p_profile AND q.state = 'waiting'
+    AND q.org = p_org AND q.deadline_at > p_at);
 END $$
 ;;
 -- Lock and return up to `p_most` eligible waiters of an org, oldest first. Rows that another
 -- transaction has locked are skipped.
-CREATE FUNCTION warmpool_next(p_org text, p_profile text, p_at timestamptz, p_most integer) RETURNS requests[] LANGUAGE plpgsql AS $$
+CREATE FUNCTION warmpool_next(p_org text, p_profile text, p_at timestamptz, p_most integer)
+RETURNS requests[] LANGUAGE plpgsql AS $$
 DECLARE
   found requests[];
 BEGIN
@@ -49,30 +55,37 @@ BEGIN
 END $$
 ;;
 -- Grant locked workers to locked waiters.
-CREATE FUNCTION warmpool_begin_waiters(c warmpool_call, p_grants warmpool_grant[]) RETURNS json[] LANGUAGE plpgsql AS $$
+CREATE FUNCTION warmpool_begin_waiters(c warmpool_call, p_grants warmpool_grant[]) RETURNS json[]
+LANGUAGE plpgsql AS $$
 BEGIN
-  UPDATE requests q SET state = g.state, claim_id = g.claim_id, decided_at = CASE WHEN NOT g.binds THEN c.at END, replied_at = NULL
+  UPDATE requests q SET state = g.state, claim_id = g.claim_id,
+      decided_at = CASE WHEN NOT g.binds THEN c.at END, replied_at = NULL
     FROM unnest(p_grants) g WHERE q.pk = g.pk;
   RETURN warmpool_begin(c, p_grants);
 END $$
 ;;
 -- Return the grant of a locked worker to a locked waiter.
-CREATE FUNCTION warmpool_pair(c warmpool_call, r requests, w warmpool_pick, o orgs) RETURNS warmpool_grant LANGUAGE plpgsql AS $$
+CREATE FUNCTION warmpool_pair(c warmpool_call, r requests, w warmpool_pick, o orgs)
+RETURNS warmpool_grant LANGUAGE plpgsql AS $$
 DECLARE
   binds boolean := warmpool_binds(c, w);
 BEGIN
-  RETURN ROW(r.pk, true, r.org, r.request_id, r.profile, r.lease_s, r.ttl_s, r.wait_s, r.created_at, r.replies,
+  RETURN ROW(r.pk, true, r.org, r.request_id, r.profile, r.lease_s, r.ttl_s, r.wait_s, r.created_at,
+    r.replies,
     CASE WHEN binds THEN 'binding' ELSE 'granted' END, NULL, NULL, NULL, warmpool_id('c-'), o.cap > 0, binds,
     w.id, w.state, w.epoch + 1, w.endpoint, w.parked_counted)::warmpool_grant;
 END $$
 ;;
 -- Refuse a locked request.
-CREATE FUNCTION warmpool_refuse(c warmpool_call, r requests, p_reason text, p_detail text, p_retry_after_s float8) RETURNS json LANGUAGE plpgsql AS $$
+CREATE FUNCTION warmpool_refuse(c warmpool_call, r requests, p_reason text, p_detail text,
+  p_retry_after_s float8) RETURNS json LANGUAGE plpgsql AS $$
 BEGIN
-  UPDATE requests SET state = 'refused', reason = p_reason, detail = p_detail, retry_after_s = p_retry_after_s, claim_id = NULL,
+  UPDATE requests SET state = 'refused', reason = p_reason, detail = p_detail,
+      retry_after_s = p_retry_after_s, claim_id = NULL,
       decided_at = c.at, replied_at = NULL
     WHERE pk = r.pk;
-  RETURN json_build_object('outcome', 'refused', 'pk', r.pk, 'reason', p_reason, 'detail', p_detail, 'retry_after_s', p_retry_after_s,
+  RETURN json_build_object('outcome', 'refused', 'pk', r.pk, 'reason', p_reason, 'detail', p_detail,
+    'retry_after_s', p_retry_after_s,
     'profile', r.profile, 'waited_s', extract(epoch FROM c.at - r.created_at), 'replies', r.replies);
 END $$
 ;;
@@ -95,7 +108,8 @@ END $$
 ;;
 -- Cancel a request that has no answer yet. A worker that is being bound for it is released when the
 -- binding ends. Return no outcome if another transaction has locked one of its rows.
-CREATE FUNCTION warmpool_cancel(c warmpool_call, p_org text, p_request_id text, OUT outcome text, OUT event json) LANGUAGE plpgsql AS $$
+CREATE FUNCTION warmpool_cancel(c warmpool_call, p_org text, p_request_id text, OUT outcome text,
+  OUT event json) LANGUAGE plpgsql AS $$
 DECLARE
   r requests;
 BEGIN
@@ -106,7 +120,8 @@ BEGIN
   END IF;
   IF r.state = 'binding' THEN
     -- Lock the claim before its request, in the same order as the end of a claim.
-    IF cardinality(warmpool_hold(c, ARRAY[r.claim_id])) = 0 AND EXISTS (SELECT 1 FROM claims WHERE id = r.claim_id AND ended_at IS NULL) THEN
+    IF cardinality(warmpool_hold(c, ARRAY[r.claim_id])) = 0
+        AND EXISTS (SELECT 1 FROM claims WHERE id = r.claim_id AND ended_at IS NULL) THEN
       RETURN;
     END IF;
   END IF;
@@ -119,7 +134,8 @@ BEGIN
     RETURN;
   END IF;
   IF r.state = 'binding' THEN
-    UPDATE claims SET abandoned = true, release_condition = 'clean' WHERE id = r.claim_id AND ended_at IS NULL;
+    UPDATE claims SET abandoned = true, release_condition = 'clean' WHERE id = r.claim_id
+      AND ended_at IS NULL;
   END IF;
   outcome := 'cancelled';
   event := warmpool_refuse(c, r, 'cancelled', 'cancelled by its caller', NULL);

@@ -5,7 +5,8 @@
 -- org's parked workers go to its own waiters; warm workers go to the next org in order, one by one.
 -- Return the grants, and whether a row was locked by another transaction: the profile must then be
 -- matched again.
-CREATE FUNCTION warmpool_match(c warmpool_call, p_profile text, p_most integer, OUT grants json[], OUT again boolean) LANGUAGE plpgsql AS $$
+CREATE FUNCTION warmpool_match(c warmpool_call, p_profile text, p_most integer, OUT grants json[],
+  OUT again boolean) LANGUAGE plpgsql AS $$
 DECLARE
   warm boolean := EXISTS (SELECT 1 FROM workers w WHERE w.state = 'idle' AND w.profile = p_profile);
   l record;
@@ -17,14 +18,16 @@ BEGIN
   grants := '{}';
   again := false;
   FOR l IN SELECT * FROM warmpool_line(p_profile, c.at) LOOP
-    CONTINUE WHEN NOT EXISTS (SELECT 1 FROM workers w WHERE w.state = 'hot_idle' AND w.org = l.org AND w.profile = p_profile);
+    CONTINUE WHEN NOT EXISTS (SELECT 1 FROM workers w WHERE w.state = 'hot_idle' AND w.org = l.org
+      AND w.profile = p_profile);
     o := warmpool_with_room(c, l.org);
     again := again OR o.id IS NULL;
     CONTINUE WHEN o.id IS NULL OR warmpool_room(o) <= 0;
     found := warmpool_pick_parked(l.org, p_profile, least(warmpool_room(o), p_most - cardinality(grants)));
     waiters := warmpool_next(l.org, p_profile, c.at, cardinality(found));
     again := again OR cardinality(waiters) = 0;
-    pairs := ARRAY(SELECT warmpool_pair(c, waiters[n], found[n], o) FROM generate_series(1, cardinality(waiters)) n);
+    pairs := ARRAY(SELECT warmpool_pair(c, waiters[n], found[n], o)
+      FROM generate_series(1, cardinality(waiters)) n);
     grants := grants || warmpool_begin_waiters(c, pairs);
   END LOOP;
   WHILE warm AND cardinality(grants) < p_most LOOP
@@ -100,16 +103,20 @@ BEGIN
       CONTINUE WHEN o.id IS NULL OR warmpool_room(o) <= 0;
       waiters := warmpool_next(l.org, shape, c.at, 1);
       CONTINUE WHEN cardinality(waiters) = 0;
-      UPDATE workers x SET ready_at = c.at, pod_uid = p -> 'pod' ->> 'uid', endpoint = p -> 'pod' ->> 'endpoint', node = p -> 'pod' ->> 'node'
+      UPDATE workers x SET ready_at = c.at, pod_uid = p -> 'pod' ->> 'uid',
+        endpoint = p -> 'pod' ->> 'endpoint', node = p -> 'pod' ->> 'node'
         WHERE x.id = w.id;
-      found := ROW(w.id, w.profile, w.state, w.epoch, p -> 'pod' ->> 'endpoint', w.parked_counted)::warmpool_pick;
+      found := ROW(w.id, w.profile, w.state, w.epoch, p -> 'pod' ->> 'endpoint',
+        w.parked_counted)::warmpool_pick;
       RETURN json_build_object('took_s', took_s, 'has_failed', has_failed,
         'events', to_json(warmpool_begin_waiters(c, ARRAY[warmpool_pair(c, waiters[1], found, o)])));
     END LOOP;
   END IF;
   UPDATE workers x SET state = 'idle', state_since = c.at, ready_at = c.at, pod_uid = p -> 'pod' ->> 'uid',
-      endpoint = p -> 'pod' ->> 'endpoint', node = p -> 'pod' ->> 'node', moved_by = c.who, moved_reason = 'ready', moved_detail = ''
+      endpoint = p -> 'pod' ->> 'endpoint', node = p -> 'pod' ->> 'node', moved_by = c.who,
+      moved_reason = 'ready', moved_detail = ''
     WHERE x.id = w.id;
-  RETURN json_build_object('took_s', took_s, 'has_failed', has_failed, 'again', again, 'events', json_build_array(
-    json_build_object('outcome', 'moved', 'worker_id', w.id, 'from', w.state, 'to', 'idle', 'moved_reason', 'ready')));
+  RETURN json_build_object('took_s', took_s, 'has_failed', has_failed, 'again', again,
+    'events', json_build_array(json_build_object(
+      'outcome', 'moved', 'worker_id', w.id, 'from', w.state, 'to', 'idle', 'moved_reason', 'ready')));
 END $$

@@ -4,14 +4,17 @@
 -- Return how a locked claim ends for a cause. A released worker is parked for the TTL of its
 -- request, of its org or of its profile, in this order. It is not parked if it is leaving, is being
 -- replaced, or if its profile is no longer configured.
-CREATE FUNCTION warmpool_ends(c warmpool_call, h warmpool_held, p_why text, p_reason text, p_detail text) RETURNS warmpool_ending LANGUAGE plpgsql AS $$
+CREATE FUNCTION warmpool_ends(c warmpool_call, h warmpool_held, p_why text, p_reason text,
+  p_detail text) RETURNS warmpool_ending LANGUAGE plpgsql AS $$
 DECLARE
   reason text := coalesce(p_reason, p_why);
   detail text := CASE WHEN p_reason IS NULL THEN '' ELSE p_detail END;
   keep_s integer := 0;
 BEGIN
-  IF p_why IN ('released', 'abandoned') AND h.state = 'hot' AND NOT h.leaves AND h.org_exists AND c.rules -> 'ttls' ? h.profile THEN
-    keep_s := least(coalesce(h.ttl_s, h.org_ttl_s, (c.rules -> 'ttls' ->> h.profile)::integer), (c.rules ->> 'most_ttl_s')::integer);
+  IF p_why IN ('released', 'abandoned') AND h.state = 'hot' AND NOT h.leaves AND h.org_exists
+      AND c.rules -> 'ttls' ? h.profile THEN
+    keep_s := least(coalesce(h.ttl_s, h.org_ttl_s, (c.rules -> 'ttls' ->> h.profile)::integer),
+      (c.rules ->> 'most_ttl_s')::integer);
   END IF;
   -- A worker that was released clean and is not parked moves for the reason of its mark, or because
   -- it is replaced.
@@ -20,7 +23,8 @@ BEGIN
     detail := coalesce(h.leaving_detail, '');
   END IF;
   IF keep_s > 0 THEN
-    IF EXISTS (SELECT 1 FROM rollouts u WHERE u.profile = h.profile AND u.revision <> h.revision AND u.proven_at IS NOT NULL
+    IF EXISTS (SELECT 1 FROM rollouts u WHERE u.profile = h.profile AND u.revision <> h.revision
+        AND u.proven_at IS NOT NULL
         AND NOT EXISTS (SELECT 1 FROM breakers b WHERE b.profile = u.profile)) THEN
       keep_s := 0;
       IF p_reason IS NULL THEN
@@ -31,13 +35,15 @@ BEGIN
   END IF;
   RETURN ROW(h.claim_id, h.worker_id, h.request_pk, h.org, p_why,
     CASE WHEN keep_s > 0 THEN 'hot_idle' WHEN p_why = 'worker_lost' THEN 'lost' ELSE 'draining' END,
-    CASE WHEN keep_s > 0 THEN c.at + make_interval(secs => keep_s) END, h.counted, keep_s > 0 AND h.counts_parked, reason, detail)::warmpool_ending;
+    CASE WHEN keep_s > 0 THEN c.at + make_interval(secs => keep_s) END, h.counted,
+    keep_s > 0 AND h.counts_parked, reason, detail)::warmpool_ending;
 END $$
 ;;
 -- End live claims whose rows are locked, and move their workers. A request that was being bound
 -- gets another worker, continues to wait, or is refused. `p_reason` is why the workers move; NULL:
 -- their holders released them. Return the events.
-CREATE FUNCTION warmpool_end(c warmpool_call, p_held warmpool_held[], p_why text[], p_reason text, p_detail text, p_cause text) RETURNS json[]
+CREATE FUNCTION warmpool_end(c warmpool_call, p_held warmpool_held[], p_why text[], p_reason text,
+  p_detail text, p_cause text) RETURNS json[]
 LANGUAGE plpgsql AS $$
 DECLARE
   events json[];
@@ -51,13 +57,16 @@ BEGIN
     e := warmpool_ends(c, h, p_why[n], p_reason, p_detail);
     ends := ends || e;
     IF e.counted OR e.parked_counted THEN
-      UPDATE orgs SET in_use = in_use - e.counted::int, parked = parked + e.parked_counted::int WHERE id = e.org;
+      UPDATE orgs SET in_use = in_use - e.counted::int, parked = parked + e.parked_counted::int
+        WHERE id = e.org;
     END IF;
-    events := events || json_build_object('outcome', 'ended', 'claim_id', e.claim_id, 'worker_id', e.worker_id, 'profile', h.profile, 'org', e.org,
+    events := events || json_build_object('outcome', 'ended', 'claim_id', e.claim_id,
+      'worker_id', e.worker_id, 'profile', h.profile, 'org', e.org,
       'why', e.why, 'from', h.state, 'to', e.goes, 'moved_reason', e.reason, 'moved_detail', e.detail);
   END LOOP;
   UPDATE claims k SET ended_at = c.at, ended_why = x.why FROM unnest(ends) x WHERE k.id = x.claim_id;
-  UPDATE requests r SET state = 'spent' FROM unnest(ends) x WHERE r.pk = x.request_pk AND r.claim_id = x.claim_id AND r.state = 'granted';
+  UPDATE requests r SET state = 'spent' FROM unnest(ends) x WHERE r.pk = x.request_pk
+    AND r.claim_id = x.claim_id AND r.state = 'granted';
   UPDATE workers w SET state = x.goes, state_since = c.at, epoch = w.epoch + 1, claim_id = NULL,
       hot_idle_since = CASE WHEN x.goes = 'hot_idle' THEN c.at END, hot_idle_until = x.until,
       parked_counted = x.parked_counted, moved_by = c.who, moved_reason = x.reason, moved_detail = x.detail
@@ -81,7 +90,8 @@ END $$
 -- Decide the request of a claim that ended while its worker was being bound. It gets another
 -- worker, up to a number of attempts; otherwise it continues to wait or is refused. If the claim
 -- was released in the meantime it has no holder, and its request gets no other worker.
-CREATE FUNCTION warmpool_rebind(c warmpool_call, h warmpool_held, p_cause text) RETURNS json[] LANGUAGE plpgsql AS $$
+CREATE FUNCTION warmpool_rebind(c warmpool_call, h warmpool_held, p_cause text) RETURNS json[]
+LANGUAGE plpgsql AS $$
 DECLARE
   r requests;
   o orgs;
@@ -166,15 +176,21 @@ BEGIN
     RETURN NULL;
   END IF;
   IF w.state = 'activating' THEN
-    UPDATE workers SET state = 'hot', state_since = c.at, moved_by = c.who, moved_reason = 'activated', moved_detail = '' WHERE id = w.id RETURNING * INTO w;
-    events := events || json_build_object('outcome', 'moved', 'worker_id', w.id, 'from', 'activating', 'to', 'hot', 'moved_reason', 'activated');
+    UPDATE workers SET state = 'hot', state_since = c.at, moved_by = c.who,
+      moved_reason = 'activated', moved_detail = '' WHERE id = w.id RETURNING * INTO w;
+    events := events || json_build_object('outcome', 'moved', 'worker_id', w.id,
+      'from', 'activating', 'to', 'hot', 'moved_reason', 'activated');
   END IF;
-  UPDATE claims SET hot_at = c.at, lease_expires_at = c.at + make_interval(secs => lease_s) WHERE id = k.id RETURNING * INTO k;
+  UPDATE claims SET hot_at = c.at, lease_expires_at = c.at + make_interval(secs => lease_s)
+    WHERE id = k.id RETURNING * INTO k;
   IF NOT k.abandoned AND r.state = 'binding' AND r.claim_id = k.id THEN
     UPDATE requests SET state = 'granted', decided_at = c.at, replied_at = NULL WHERE pk = r.pk;
-    events := events || json_build_object('outcome', 'granted', 'pk', r.pk, 'claim_id', k.id, 'worker_id', w.id, 'epoch', k.epoch,
-      'endpoint', w.endpoint, 'source', k.source, 'until', k.lease_expires_at, 'org', k.org, 'profile', k.profile, 'wait_s', r.wait_s,
-      'waited_s', extract(epoch FROM c.at - r.created_at), 'bound_s', extract(epoch FROM c.at - k.created_at), 'replies', r.replies);
+    events := events || json_build_object('outcome', 'granted', 'pk', r.pk, 'claim_id', k.id,
+      'worker_id', w.id, 'epoch', k.epoch,
+      'endpoint', w.endpoint, 'source', k.source, 'until', k.lease_expires_at, 'org', k.org,
+      'profile', k.profile, 'wait_s', r.wait_s,
+      'waited_s', extract(epoch FROM c.at - r.created_at),
+      'bound_s', extract(epoch FROM c.at - k.created_at), 'replies', r.replies);
     RETURN json_build_object('events', to_json(events));
   END IF;
   IF r.state = 'binding' AND r.claim_id = k.id THEN
@@ -182,7 +198,8 @@ BEGIN
   END IF;
   -- Read the rows again: the claim is hot and its request is answered.
   h := warmpool_hold(c, ARRAY[k.id]);
-  events := events || warmpool_end(c, h, ARRAY[CASE WHEN k.release_condition = 'tainted' THEN 'tainted' ELSE 'abandoned' END], NULL, '', '');
+  events := events || warmpool_end(c, h,
+    ARRAY[CASE WHEN k.release_condition = 'tainted' THEN 'tainted' ELSE 'abandoned' END], NULL, '', '');
   -- A worker that was parked for the org may serve the org's next waiter at once.
   RETURN to_json(warmpool_followed(c, events, warmpool_freed(h), ARRAY[k.profile]));
 END $$
@@ -193,7 +210,8 @@ END $$
 -- another transaction has locked one of its rows; the events; and the orgs that are below their cap
 -- again.
 CREATE FUNCTION warmpool_release(
-  c warmpool_call, p_asked jsonb, p_ids text[], p_conditions text[], OUT outcomes json, OUT events json[], OUT freed text[]) LANGUAGE plpgsql AS $$
+  c warmpool_call, p_asked jsonb, p_ids text[], p_conditions text[], OUT outcomes json,
+  OUT events json[], OUT freed text[]) LANGUAGE plpgsql AS $$
 DECLARE
   held warmpool_held[] := warmpool_hold(c, p_ids);
   hot warmpool_held[];
@@ -254,7 +272,8 @@ DECLARE
   answers json;
 BEGIN
   IF c.patient THEN
-    PERFORM 1 FROM claims k WHERE k.id = ANY (ARRAY(SELECT e ->> 0 FROM jsonb_array_elements(p_asked) e)) ORDER BY k.id FOR UPDATE;
+    PERFORM 1 FROM claims k
+      WHERE k.id = ANY (ARRAY(SELECT e ->> 0 FROM jsonb_array_elements(p_asked) e)) ORDER BY k.id FOR UPDATE;
   END IF;
   SELECT coalesce(array_agg(s.id), '{}') INTO live FROM (
     SELECT k.id FROM jsonb_array_elements(p_asked) e JOIN claims k ON k.id = e ->> 0 AND coalesce(e ->> 1, k.org) = k.org
@@ -265,9 +284,11 @@ BEGIN
   -- of the claim's end.
   SELECT json_agg(CASE
       WHEN k.id IS NULL THEN json_build_array(NULL, 'unknown_claim')
-      WHEN k.id = ANY (live) THEN json_build_array(k.lease_expires_at, CASE WHEN w.leaving_since IS NOT NULL THEN
-        concat_ws(': ', w.leaving_reason, nullif(w.leaving_detail, '')) END)
-      WHEN k.ended_at IS NOT NULL OR k.hot_at IS NULL THEN json_build_array(NULL, coalesce(k.ended_why, 'not_hot')) END ORDER BY a.n)
+      WHEN k.id = ANY (live) THEN json_build_array(k.lease_expires_at,
+        CASE WHEN w.leaving_since IS NOT NULL THEN
+          concat_ws(': ', w.leaving_reason, nullif(w.leaving_detail, '')) END)
+      WHEN k.ended_at IS NOT NULL OR k.hot_at IS NULL
+        THEN json_build_array(NULL, coalesce(k.ended_why, 'not_hot')) END ORDER BY a.n)
     INTO answers
     FROM jsonb_array_elements(p_asked) WITH ORDINALITY AS a(v, n)
       LEFT JOIN claims k ON k.id = a.v ->> 0 AND coalesce(a.v ->> 1, k.org) = k.org

@@ -3,11 +3,13 @@
 -- Decide many acquires. Return one answer for each, in order: a grant, a refusal or a wait. NULL:
 -- undecided, because another transaction has locked one of its rows. `must_wait`: it has to wait,
 -- and the lock of its profile is not held exclusively (`p_alone` has the profiles whose lock is).
-CREATE FUNCTION warmpool_acquire(c warmpool_call, p_asked jsonb, p_alone text[]) RETURNS json[] LANGUAGE plpgsql AS $$
+CREATE FUNCTION warmpool_acquire(c warmpool_call, p_asked jsonb, p_alone text[]) RETURNS json[]
+LANGUAGE plpgsql AS $$
 DECLARE
   answers json[] := array_fill(NULL::json, ARRAY[jsonb_array_length(p_asked)]);
   asks warmpool_ask[];  -- by position
-  kinds text[] := array_fill(NULL::text, ARRAY[jsonb_array_length(p_asked)]);  -- profile and org of the acquires to decide, by position
+  -- Profile and org of the acquires to decide, by position.
+  kinds text[] := array_fill(NULL::text, ARRAY[jsonb_array_length(p_asked)]);
   keys bigint[];  -- lock keys of the requests so far
   repeated integer[];  -- positions of repeated requests
   wanting integer[];  -- positions of acquires that may get a warm worker
@@ -33,7 +35,8 @@ DECLARE
 BEGIN
   FOR n IN 1..cardinality(kinds) LOOP
     each := p_asked -> n - 1;
-    a := ROW(NULL, each ->> 'org', each ->> 'request_id', each ->> 'profile', (each ->> 'lease_s')::integer, (each ->> 'ttl_s')::integer,
+    a := ROW(NULL, each ->> 'org', each ->> 'request_id', each ->> 'profile',
+      (each ->> 'lease_s')::integer, (each ->> 'ttl_s')::integer,
       (each ->> 'wait_s')::integer, each -> 'reply')::warmpool_ask;
     -- Two deliveries of one request are serialised: the second sees what the first has committed.
     key := hashtextextended(concat(a.org, ' ', a.request_id), 10);
@@ -145,7 +148,8 @@ END $$
 ;;
 -- Grant locked workers to the acquires at these positions. Return the grants, in order.
 CREATE FUNCTION warmpool_take(
-  c warmpool_call, asks warmpool_ask[], taker integer[], taken warmpool_pick[], capped text[]) RETURNS json[] LANGUAGE plpgsql AS $$
+  c warmpool_call, asks warmpool_ask[], taker integer[], taken warmpool_pick[], capped text[])
+  RETURNS json[] LANGUAGE plpgsql AS $$
 DECLARE
   grants warmpool_grant[];
   a warmpool_ask;
@@ -157,8 +161,10 @@ BEGIN
     a := asks[taker[n]];
     w := taken[n];
     binds := warmpool_binds(c, w);
-    grants := grants || ROW(coalesce(a.pk, warmpool_id('r-')), a.pk IS NOT NULL, a.org, a.request_id, a.profile, a.lease_s, a.ttl_s, a.wait_s, c.at,
-      '[' || a.reply::text || ']', CASE WHEN binds THEN 'binding' ELSE 'granted' END, NULL, NULL, NULL, warmpool_id('c-'), a.org = ANY (capped), binds,
+    grants := grants || ROW(coalesce(a.pk, warmpool_id('r-')), a.pk IS NOT NULL, a.org,
+      a.request_id, a.profile, a.lease_s, a.ttl_s, a.wait_s, c.at,
+      '[' || a.reply::text || ']', CASE WHEN binds THEN 'binding' ELSE 'granted' END, NULL, NULL,
+      NULL, warmpool_id('c-'), a.org = ANY (capped), binds,
       w.id, w.state, w.epoch + 1, w.endpoint, w.parked_counted)::warmpool_grant;
   END LOOP;
   nothing := warmpool_decide(c, grants);
@@ -167,7 +173,8 @@ END $$
 ;;
 -- Refuse the acquires at these positions, for which there is no worker, or let them wait. Grants to
 -- others of the same org in this call are already in its row. Return the answers, in order.
-CREATE FUNCTION warmpool_miss(c warmpool_call, asks warmpool_ask[], misses integer[]) RETURNS json[] LANGUAGE plpgsql AS $$
+CREATE FUNCTION warmpool_miss(c warmpool_call, asks warmpool_ask[], misses integer[]) RETURNS json[]
+LANGUAGE plpgsql AS $$
 DECLARE
   most integer := (c.rules ->> 'max_workers')::integer;
   answers json[];
@@ -182,18 +189,25 @@ BEGIN
   END IF;
   FOREACH place IN ARRAY misses LOOP
     a := asks[place];
-    m := ROW(coalesce(a.pk, warmpool_id('r-')), a.pk IS NOT NULL, a.org, a.request_id, a.profile, a.lease_s, a.ttl_s, a.wait_s, c.at,
-      '[' || a.reply::text || ']', 'waiting', NULL, NULL, NULL, NULL, false, false, NULL, NULL, NULL, NULL, false)::warmpool_grant;
+    m := ROW(coalesce(a.pk, warmpool_id('r-')), a.pk IS NOT NULL, a.org, a.request_id, a.profile,
+      a.lease_s, a.ttl_s, a.wait_s, c.at,
+      '[' || a.reply::text || ']', 'waiting', NULL, NULL, NULL, NULL, false, false, NULL, NULL,
+      NULL, NULL, false)::warmpool_grant;
     IF m.wait_s = 0 THEN
       m.state := 'refused';
-      SELECT y.reason, y.detail, y.retry_after_s INTO m.reason, m.detail, m.retry_after_s FROM orgs o, pool g, LATERAL (VALUES
-          (o.cap > 0 AND o.in_use >= o.cap, 'org_cap', format('org %s is at its cap: %s of %s workers in use', o.id, o.in_use, o.cap), 1.0),
-          (most > 0 AND g.live >= most, 'pool_cap', format('the pool is at its cap of %s workers', most), 2.0),
-          (true, 'no_warm_worker', format('no warm %s worker is available; more are being started', m.profile), 1.0)) y (holds, reason, detail, retry_after_s)
+      SELECT y.reason, y.detail, y.retry_after_s INTO m.reason, m.detail, m.retry_after_s
+        FROM orgs o, pool g, LATERAL (VALUES
+          (o.cap > 0 AND o.in_use >= o.cap, 'org_cap',
+            format('org %s is at its cap: %s of %s workers in use', o.id, o.in_use, o.cap), 1.0),
+          (most > 0 AND g.live >= most, 'pool_cap',
+            format('the pool is at its cap of %s workers', most), 2.0),
+          (true, 'no_warm_worker',
+            format('no warm %s worker is available; more are being started', m.profile), 1.0)) y (holds, reason, detail, retry_after_s)
         WHERE o.id = m.org AND y.holds LIMIT 1;
     END IF;
     missed := missed || m;
-    answers := answers || json_build_object('outcome', m.state, 'pk', m.pk, 'wait_s', m.wait_s, 'profile', m.profile, 'reason', m.reason,
+    answers := answers || json_build_object('outcome', m.state, 'pk', m.pk, 'wait_s', m.wait_s,
+      'profile', m.profile, 'reason', m.reason,
       'detail', m.detail, 'retry_after_s', m.retry_after_s);
   END LOOP;
   nothing := warmpool_decide(c, missed);
@@ -202,25 +216,32 @@ END $$
 ;;
 -- Write decided requests. A request that was refused before is evaluated again. A miss that is
 -- demand is counted once per request, and again only if it expired unused.
-CREATE FUNCTION warmpool_decide(c warmpool_call, p_decided warmpool_grant[]) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION warmpool_decide(c warmpool_call, p_decided warmpool_grant[]) RETURNS void
+LANGUAGE plpgsql AS $$
 DECLARE
   d warmpool_grant;
 BEGIN
-  INSERT INTO requests (pk, org, request_id, profile, lease_s, ttl_s, wait_s, state, reason, detail, retry_after_s, claim_id, created_at,
+  INSERT INTO requests (pk, org, request_id, profile, lease_s, ttl_s, wait_s, state, reason, detail,
+      retry_after_s, claim_id, created_at,
       deadline_at, decided_at, replies, missed_at)
-    SELECT x.pk, x.org, x.request_id, x.profile, x.lease_s, x.ttl_s, x.wait_s, x.state, x.reason, x.detail, x.retry_after_s, x.claim_id, c.at,
-        c.at + make_interval(secs => x.wait_s), CASE WHEN x.state IN ('granted', 'refused') THEN c.at END, x.replies,
+    SELECT x.pk, x.org, x.request_id, x.profile, x.lease_s, x.ttl_s, x.wait_s, x.state, x.reason,
+        x.detail, x.retry_after_s, x.claim_id, c.at,
+        c.at + make_interval(secs => x.wait_s),
+        CASE WHEN x.state IN ('granted', 'refused') THEN c.at END, x.replies,
         CASE WHEN x.reason IN ('no_warm_worker', 'pool_cap') THEN c.at END
       FROM unnest(p_decided) x WHERE NOT x.known;
   FOREACH d IN ARRAY p_decided LOOP
     IF d.known THEN
-      UPDATE requests q SET state = d.state, reason = d.reason, detail = d.detail, retry_after_s = d.retry_after_s, claim_id = d.claim_id, attempts = 0,
+      UPDATE requests q SET state = d.state, reason = d.reason, detail = d.detail,
+          retry_after_s = d.retry_after_s, claim_id = d.claim_id, attempts = 0,
           created_at = c.at, deadline_at = c.at + make_interval(secs => d.wait_s),
-          decided_at = CASE WHEN d.state IN ('granted', 'refused') THEN c.at END, replied_at = NULL, replies = d.replies,
+          decided_at = CASE WHEN d.state IN ('granted', 'refused') THEN c.at END, replied_at = NULL,
+          replies = d.replies,
           missed_at = CASE WHEN d.reason IN ('no_warm_worker', 'pool_cap') AND q.miss_consumed_at IS NULL THEN c.at ELSE q.missed_at END
         WHERE q.pk = d.pk AND q.state = 'refused';
       IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'serialization_failure', MESSAGE = format('request %s was changed meanwhile', d.pk);
+        RAISE EXCEPTION USING ERRCODE = 'serialization_failure',
+          MESSAGE = format('request %s was changed meanwhile', d.pk);
       END IF;
     END IF;
   END LOOP;
@@ -260,14 +281,17 @@ BEGIN
       END IF;
       RETURN json_build_object('outcome', 'open', 'pk', r.pk, 'wait_s', r.wait_s);
     WHEN 'refused' THEN
-      RETURN json_build_object('outcome', 'refused', 'pk', r.pk, 'reason', r.reason, 'detail', r.detail, 'retry_after_s', r.retry_after_s);
+      RETURN json_build_object('outcome', 'refused', 'pk', r.pk, 'reason', r.reason,
+        'detail', r.detail, 'retry_after_s', r.retry_after_s);
     ELSE
       SELECT * INTO k FROM claims WHERE id = r.claim_id AND ended_at IS NULL;
       IF NOT FOUND THEN
         RETURN json_build_object('outcome', 'refused', 'pk', r.pk, 'reason', 'request_spent',
           'detail', format('request_id %L was already granted and its claim has ended; use a new one', r.request_id));
       END IF;
-      RETURN json_build_object('outcome', 'granted_before', 'pk', r.pk, 'claim_id', k.id, 'worker_id', k.worker_id, 'epoch', k.epoch,
-        'endpoint', (SELECT w.endpoint FROM workers w WHERE w.id = k.worker_id), 'source', k.source, 'until', k.lease_expires_at);
+      RETURN json_build_object('outcome', 'granted_before', 'pk', r.pk, 'claim_id', k.id,
+        'worker_id', k.worker_id, 'epoch', k.epoch,
+        'endpoint', (SELECT w.endpoint FROM workers w WHERE w.id = k.worker_id), 'source', k.source,
+        'until', k.lease_expires_at);
   END CASE;
 END $$

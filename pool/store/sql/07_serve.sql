@@ -4,7 +4,8 @@
 -- that must be matched again in another transaction: those of orgs that are below their cap again,
 -- and those with a row that another transaction had locked.
 CREATE FUNCTION warmpool_followed(
-  c warmpool_call, p_events json[], p_freed text[], p_locked text[], OUT events json[], OUT again text[]) LANGUAGE plpgsql AS $$
+  c warmpool_call, p_events json[], p_freed text[], p_locked text[], OUT events json[],
+  OUT again text[]) LANGUAGE plpgsql AS $$
 DECLARE
   matched record;
   shape text;
@@ -12,7 +13,8 @@ BEGIN
   events := p_events;
   again := '{}';
   IF cardinality(p_freed) > 0 THEN
-    again := ARRAY(SELECT DISTINCT q.profile FROM requests q WHERE q.state = 'waiting' AND q.org = ANY (p_freed));
+    again := ARRAY(SELECT DISTINCT q.profile FROM requests q WHERE q.state = 'waiting'
+      AND q.org = ANY (p_freed));
   END IF;
   FOREACH shape IN ARRAY p_locked LOOP
     CONTINUE WHEN NOT EXISTS (SELECT 1 FROM requests q WHERE q.profile = shape AND q.state = 'waiting');
@@ -74,9 +76,11 @@ BEGIN
     -- If a request waits for the profile, waiters come before new acquires, which then probably
     -- wait as well.
     IF p ? 'acquire' AND (c.anyone_waits OR by_itself) THEN
-      SELECT locked || array_agg(DISTINCT a.profile), coalesce(array_agg(DISTINCT a.profile) FILTER (WHERE a.wait_s > 0), '{}') INTO locked, alone
+      SELECT locked || array_agg(DISTINCT a.profile),
+        coalesce(array_agg(DISTINCT a.profile) FILTER (WHERE a.wait_s > 0), '{}') INTO locked, alone
         FROM jsonb_to_recordset(p -> 'acquire') AS a(profile text, wait_s integer)
-        WHERE by_itself OR EXISTS (SELECT 1 FROM requests q WHERE q.profile = a.profile AND q.state = 'waiting');
+        WHERE by_itself OR EXISTS (SELECT 1 FROM requests q WHERE q.profile = a.profile
+        AND q.state = 'waiting');
     END IF;
     IF cardinality(locked) > 1 THEN
       locked := ARRAY(SELECT DISTINCT s FROM unnest(locked) s ORDER BY s);
@@ -123,5 +127,6 @@ BEGIN
       acquired := warmpool_acquire(c, p -> 'acquire', alone);
     END IF;
   END IF;
-  RETURN json_build_object('events', events, 'again', again, 'release', released, 'cancel', cancelled, 'renew', renewed, 'acquire', acquired);
+  RETURN json_build_object('events', events, 'again', again, 'release', released,
+    'cancel', cancelled, 'renew', renewed, 'acquire', acquired);
 END $$
