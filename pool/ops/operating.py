@@ -88,7 +88,7 @@ def retire(deps: Deps, worker_id: WorkerId, operator: Operator) -> str:
         if row.state is State.DRAINING:
             after.retire.append(row.id)
         elif row.claim_id is not None:
-            asked = deps.asking(cause="an operator retired its worker")
+            asked = deps.rule_argument(cause="an operator retired its worker")
             ended = claims.end(tx, asked, row.claim_id, ClaimEnd.RETIRED, by)
             if ended is None:
                 raise PoolError(f"{worker_id} was not retired: its claim has just ended; try again")

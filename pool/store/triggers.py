@@ -41,8 +41,7 @@ def _only_one(one: str, other: str) -> str:
     )
 
 
-# A promise, and the condition that violates it in a row of this state; empty if it cannot be
-# violated there.
+# A promise, and the condition that violates it in this state; empty if it cannot be violated there.
 ByState = Mapping[str, Callable[[str], str]]
 _ENDED = _among("OLD.state", TERMINAL)
 _OPEN = (RequestState.WAITING, RequestState.BINDING)
@@ -147,7 +146,7 @@ def _refusing(breaches: Mapping[str, str], about: str) -> str:
 
 
 def _of(promises: ByState, state: str) -> dict[str, str]:
-    """Return what violates these promises in a row of this state."""
+    """Return the conditions that violate these promises in this state."""
     return {name: found for name, breach in promises.items() if (found := breach(state))}
 
 

@@ -301,7 +301,7 @@ def test_fallback_retires_the_others_when_one_pod_cannot_be_deleted(
     monkeypatch.setattr(world.driver, "delete", delete)
     assert fallback.reap_if_dark(world.deps, threading.Event())
     # By the contract of a broker, sending never raises.
-    fallback.RetiresHere(world.deps).send("pool.retire", worker_id=names[0])
+    fallback.InlineRetireBroker(world.deps).send("pool.retire", worker_id=names[0])
     assert {n: world.state_of(n) for n in names} == {
         names[0]: State.DRAINING, names[1]: State.RETIRED, names[2]: State.RETIRED,
     }  # fmt: skip

@@ -9,8 +9,8 @@ MUTANTS: tuple[Mutant, ...] = (
         15,
         "a delete that failed is confirmed",
         "pool/lifecycle/retiring.py",
-        "            _tell_refused(deps, worker_id, exc)\n        return Outcome.FENCED\n",
-        "            _tell_refused(deps, worker_id, exc)\n",
+        "            _record_refusal(deps, worker_id, exc)\n        return Outcome.FENCED\n",
+        "            _record_refusal(deps, worker_id, exc)\n",
         f"{FLEET}::test_a_delete_that_fails_leaves_the_row_draining_and_is_tried_again",
     ),
     broken(

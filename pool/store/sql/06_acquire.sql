@@ -202,7 +202,8 @@ BEGIN
           (most > 0 AND g.live >= most, 'pool_cap',
             format('the pool is at its cap of %s workers', most), 2.0),
           (true, 'no_warm_worker',
-            format('no warm %s worker is available; more are being started', m.profile), 1.0)) y (holds, reason, detail, retry_after_s)
+            format('no warm %s worker is available; more are being started', m.profile), 1.0))
+          y (holds, reason, detail, retry_after_s)
         WHERE o.id = m.org AND y.holds LIMIT 1;
     END IF;
     missed := missed || m;
