@@ -41,4 +41,4 @@ class Denials:
             with self._store.write() as tx:
                 observed_counts.forbidden(tx, verb, resource)
         except Transient as exc:
-            log.warning("refusal_untold", verb=verb, resource=resource, cause=str(exc))
+            log.warning("refusal_unrecorded", verb=verb, resource=resource, cause=str(exc))

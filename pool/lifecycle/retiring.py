@@ -79,7 +79,7 @@ def _record_refusal(deps: Deps, worker_id: WorkerId, exc: Refused) -> None:
         with deps.store.write() as tx:
             suspects.see(tx, SuspectKind.REFUSED, f"{REFUSED}{worker_id}", str(exc)[:500])
     except Transient as unrecorded:
-        log.warning("refusal_untold", worker=worker_id, cause=str(unrecorded))
+        log.warning("refusal_unrecorded", worker=worker_id, cause=str(unrecorded))
 
 
 def confirm(deps: Deps, worker: SeenWorker) -> Outcome:

@@ -29,8 +29,8 @@ def of(tx: Tx, profile: Profile) -> int:
 
 def in_force(tx: Tx, profiles: Mapping[str, Profile]) -> dict[ProfileName, int]:
     """Return the effective targets of these profiles."""
-    said = every(tx)
-    return {ProfileName(n): said.get(ProfileName(n), p.warm_target) for n, p in profiles.items()}
+    by_operator = every(tx)
+    return {ProfileName(n): by_operator.get(ProfileName(n), p.warm_target) for n, p in profiles.items()}
 
 
 def set_target(tx: Tx, profile: ProfileName, warm_target: int, *, who: str) -> None:

@@ -19,7 +19,7 @@ DECLARE
   capped text[] := '{}';  -- orgs whose claims are counted
   misses integer[];  -- positions of acquires without a worker,
   refused integer[];  -- and of those that this transaction decides
-  said json[];
+  results json[];
   each jsonb;
   a warmpool_ask;
   key bigint;
@@ -120,9 +120,9 @@ BEGIN
   END LOOP;
 
   IF cardinality(taker) > 0 THEN
-    said := warmpool_take(c, asks, taker, taken, capped);
+    results := warmpool_take(c, asks, taker, taken, capped);
     FOR n IN 1..cardinality(taker) LOOP
-      answers[taker[n]] := said[n];
+      answers[taker[n]] := results[n];
     END LOOP;
   END IF;
   IF cardinality(misses) > 0 THEN
@@ -133,9 +133,9 @@ BEGIN
         refused := refused || place;
       END IF;
     END LOOP;
-    said := warmpool_miss(c, asks, refused);
+    results := warmpool_miss(c, asks, refused);
     FOR n IN 1..coalesce(cardinality(refused), 0) LOOP
-      answers[refused[n]] := said[n];
+      answers[refused[n]] := results[n];
     END LOOP;
   END IF;
   IF repeated IS NOT NULL THEN
