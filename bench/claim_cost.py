@@ -23,10 +23,10 @@ from pool.core.ids import ClaimId, RandomIds, WorkerId, new_task_id
 from pool.core.records import ReplyTo
 from pool.core.states import Condition, Source
 from pool.lifecycle import claiming, retiring
-from pool.lifecycle.claiming import Asking
+from pool.lifecycle.claiming import AcquireCall
 from pool.lifecycle.deps import Deps
 from pool.store import connect
-from pool.store.line import RuleConnection
+from pool.store.rule_connection import RuleConnection
 from tests.support.postgres_server import PostgresServer
 from tests.support.world import World
 
@@ -102,12 +102,12 @@ class PoolClaim:
         self._line.close()
         self.deps.store.close()
 
-    def _ask(self) -> Asking:
+    def _ask(self) -> AcquireCall:
         task_id = new_task_id()
         asked = Acquire(
             org=next(self._orgs), profile=PROFILE, request_id=task_id, lease_s=30, ttl_s=0, wait_s=0
         )
-        return Asking(asked=asked, reply=ReplyTo(task_id=task_id, address="replies:bench"))
+        return AcquireCall(asked=asked, reply=ReplyTo(task_id=task_id, address="replies:bench"))
 
 
 class BareClaim:

@@ -32,7 +32,7 @@ from pool.drivers.port import (
 )
 from pool.passes import PASSES
 from pool.passes.running import Run, carry_out
-from pool.store import Store, connect, glimpses, workers
+from pool.store import Store, connect, row_scans, workers
 from tests.support.podless import PodlessDriver
 from tests.support.postgres_server import PostgresServer
 from tests.support.world import WorldStage
@@ -124,7 +124,7 @@ class GrownPool(WorldStage[CachedPods]):
                 )
             )
         with self.store.read() as tx:
-            self.driver.told(_pod(row) for row in glimpses.live(tx))
+            self.driver.told(_pod(row) for row in row_scans.live(tx))
         self.broker.sent.clear()
         with self.store.read() as tx:
             idle = workers.count(tx, PROFILE, State.IDLE)
@@ -173,7 +173,7 @@ def opened(url: str) -> GrownPool:
     return GrownPool(connect(url, call_timeout_s=60, connections=2))
 
 
-def _pod(row: glimpses.Glimpse) -> Known:
+def _pod(row: row_scans.ScannedRow) -> Known:
     """The pod of this row in good health, which says what the row says."""
     stamp = Stamp(org=row.org, claim_id=row.claim_id, epoch=row.epoch, busy=row.state in CLAIMED)
     labels = {

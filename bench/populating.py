@@ -107,7 +107,7 @@ def refill(store: Store, count: int, *, over_s: float = 0) -> None:
     if not count:
         return
     with store.write() as tx:
-        orgs.take_slots(tx, count, 0)
+        orgs.reserve_slots(tx, count, 0)
         tx.execute(text(_SLOTS), _shape() | {"count": count, "over_s": over_s})
         tx.execute(text(_READY))
 

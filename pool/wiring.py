@@ -33,27 +33,30 @@ if TYPE_CHECKING:
     from pool.drivers.kubernetes.inspecting import Inspector
 
 _REDIS_TIMEOUT_S = 2.0
-# The part of a call's time that a thread which serves callers waits for a lock.
+# The lock timeout of a thread that serves callers is the call timeout divided by this.
 LOCK_PART = 5
 _FORBIDDEN = 403
 
 
-class NobodyListens:
-    """A broker for a process that sends nothing: every worker has been stopped, or it may not speak to them. Passes find in the table what is to be done."""
+class DroppingBroker:
+    """A broker for a process that sends nothing: all workers have stopped, or it must not send to them.
+
+    Passes find the pending work in the table.
+    """
 
     def send(self, task: str, **arguments: Any) -> None:
-        """Dropped; what it asked for is in the table."""
+        """Drop the message. What it asks for is in the table."""
 
     def reply(self, to: ReplyTo, answer: Mapping[str, Any]) -> None:  # noqa: ARG002
-        """Not delivered; the next reap does."""
+        """Raise, because this process delivers no answers. The next reap delivers it."""
         raise Transient("this process does not deliver answers")
 
     def nudge(self, profile: ProfileName) -> None:
-        """Dropped."""
+        """Drop the message."""
 
 
 class _NoLocks:
-    """Locks of a process without Redis; passes need them, operators' verbs do not."""
+    """Locks for a process without Redis. Passes need locks; operators' commands do not."""
 
     def taken(self, name: str, ttl_s: float) -> AbstractContextManager[Lease | None]:  # noqa: ARG002
         raise BrokenPromise(f"a process without Redis tried to lock {name}")
@@ -63,7 +66,10 @@ class _NoLocks:
 
 
 def build_for_operators(settings: Settings, store: Store, *, role: str) -> Deps:
-    """What operators' verbs need and no more: the table. No master key, no Redis, no cluster; passes carry out what the table says."""
+    """Return what operators' commands need: the database only.
+
+    No master key, no Redis, no cluster. Passes carry out what the table contains.
+    """
     clock = SystemClock()
 
     def no_driver() -> Driver:
@@ -71,7 +77,7 @@ def build_for_operators(settings: Settings, store: Store, *, role: str) -> Deps:
 
     return Deps(
         store=store,
-        broker=NobodyListens(),
+        broker=DroppingBroker(),
         locks=_NoLocks(),
         worker_api=HttpWorkerApi(clock),
         clock=clock,
@@ -88,8 +94,11 @@ def build_for_operators(settings: Settings, store: Store, *, role: str) -> Deps:
 def build(
     settings: Settings, *, broker: Broker, role: str, threads: int = 10, watched: Threads | None = None
 ) -> Deps:
-    """Everything that one process of this role needs. Asserts the time budgets and the schema first; opens nothing else yet.
-    `watched`: the process's long-lived threads, if it has others than the driver's."""
+    """Return everything that a process of this role needs.
+
+    Checks the time budgets and the schema first; opens no other connection yet. `watched` are the
+    long-lived threads of the process, if it has others than the driver's.
+    """
     if problems := nesting_problems(settings.pool):
         raise ConfigInvalid(problems)
     clock, ids = SystemClock(), RandomIds()
@@ -116,7 +125,7 @@ def build(
 
 
 def open_store(settings: Settings, *, connections: int = 5, lock_timeout_s: float | None = None) -> Store:
-    """The store alone, for commands that only look."""
+    """Return the store alone, for commands that only read."""
     return connect(
         config.database_url(settings),
         call_timeout_s=settings.pool.call_timeout_s,
@@ -126,12 +135,16 @@ def open_store(settings: Settings, *, connections: int = 5, lock_timeout_s: floa
 
 
 def _lock_timeout_s(settings: Settings, role: str) -> float | None:
-    """Callers of all orgs share the threads of an acquire worker: none of them waits long for a row that another transaction holds."""
+    """Return the lock timeout of this role.
+
+    Callers of all orgs share the threads of an acquire worker, so none of them may wait long for a
+    locked row.
+    """
     return settings.pool.call_timeout_s / LOCK_PART if role == ACQUIRE else None
 
 
 def open_redis(settings: Settings) -> Redis:
-    """A client of the broker whose every call is bounded. Connects when it is used."""
+    """Return a Redis client with a timeout on every call. It connects at first use."""
     return Redis.from_url(
         config.broker_url(settings), socket_timeout=_REDIS_TIMEOUT_S, socket_connect_timeout=_REDIS_TIMEOUT_S
     )
@@ -143,11 +156,14 @@ def build_driver(
     forbidden: Callable[[str, str], None] | None = None,
     watched: Threads | None = None,
 ) -> Driver:
-    """What makes pods, by the setting of that name. `forbidden` hears of every verb and resource that the cluster says no to."""
+    """Return the driver that the settings name.
+
+    `forbidden` is called with every verb and resource that the cluster forbids.
+    """
     if settings.pool.driver == "kubernetes":
         metrics = metrics or Metrics()
         watched = watched or Threads(SystemClock(), metrics.thread_restarted)
-        return _kubernetes_driver(settings, metrics, forbidden or _nobody_is_told, watched)
+        return _kubernetes_driver(settings, metrics, forbidden or _ignore, watched)
     from pool.drivers.local.driver import LocalDriver
 
     root: Path = config.data_dir(settings) / "local"
@@ -173,10 +189,13 @@ def _kubernetes_driver(
 
 
 def open_cluster(settings: Settings) -> Inspector:
-    """A look at the cluster for a check-up. `Refused` if there is no access to one; makes no call yet."""
+    """Return an inspector of the cluster, for the doctor.
+
+    `Refused` if there is no access to a cluster; makes no call yet.
+    """
     from pool.drivers.kubernetes.inspecting import Inspector
 
-    api = _kubernetes_api(settings, Metrics(), _nobody_is_told, connections=1)
+    api = _kubernetes_api(settings, Metrics(), _ignore, connections=1)
     return Inspector(api, settings.kubernetes, settings.profiles)
 
 
@@ -190,11 +209,13 @@ def _kubernetes_api(
 
     def called(asked: Right | Look, code: int) -> None:
         metrics.api_calls.labels(asked.verb, asked.resource, str(code)).inc()
-        # Nodes, and what only a check-up looks at, need not be readable; without them the rest works.
+        # Nodes, and objects that only the doctor reads, may be unreadable; everything else works
+        # without them.
         if code == _FORBIDDEN and isinstance(asked, Right) and not asked.of_the_cluster:
             forbidden(asked.verb, asked.resource)
 
-    # A counter that only appears with its first refusal has not grown, as Prometheus reckons, and would wake nobody.
+    # Create the series now. Prometheus sees no increase in a counter that first appears with its
+    # first refusal, so an alert would not fire.
     for right in Right:
         metrics.api_calls.labels(right.verb, right.resource, str(_FORBIDDEN))
     kubernetes, clock = settings.kubernetes, SystemClock()
@@ -207,12 +228,12 @@ def _kubernetes_api(
     )
 
 
-def _nobody_is_told(_verb: str, _resource: str) -> None:
+def _ignore(_verb: str, _resource: str) -> None:
     pass
 
 
 def seed(settings: Settings, store: Store) -> None:
-    """The file's orgs, where the table has none of that name."""
+    """Create the orgs of the configuration that do not exist in the table."""
     with store.write() as tx:
         for name, defaults in settings.orgs.items():
             orgs.seed(tx, OrgId(name), defaults)

@@ -19,7 +19,7 @@ from pool.core.names import ACQUIRE, ENV_ROLE
 from pool.core.settings import Settings
 from pool.core.signing import INTERNAL_HEADER, Asked, InternalTasks
 from pool.core.threads import Threads
-from pool.lifecycle import sparing
+from pool.lifecycle import item_errors
 from pool.lifecycle.deps import Deps
 from pool.metrics import Metrics, serving
 from pool.metrics.catalog import Item
@@ -110,7 +110,7 @@ class WarmpoolApp(Celery):
         self.own_metrics.thread_restarted(name)
 
     def _left_out(self, item: Item, name: object, exc: Exception) -> None:
-        sparing.left_out(self.own_metrics, item, name, exc)
+        item_errors.record_skipped(self.own_metrics, item, name, exc)
 
     def send_task(  # type: ignore[override]
         self,

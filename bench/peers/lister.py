@@ -27,7 +27,7 @@ from pool.drivers.kubernetes.api import ApiCall
 from pool.drivers.kubernetes.driver import KubernetesDriver
 from pool.drivers.kubernetes.rights import Right
 from pool.passes import sweep_orphans
-from pool.store.glimpses import Glimpse
+from pool.store.row_scans import ScannedRow
 
 
 def main() -> int:
@@ -66,7 +66,8 @@ def _cached(driver: KubernetesDriver) -> dict[str, Any]:
     filled = _measured(fill)
     listing = driver.cached()
     rows = [
-        Glimpse(WorkerId(name), State.IDLE, 0, None, None, pod.uid) for name, pod in listing.named().items()
+        ScannedRow(WorkerId(name), State.IDLE, 0, None, None, pod.uid)
+        for name, pod in listing.named().items()
     ]
     found: list[sweep_orphans.Compared] = []
     swept = _measured(lambda: found.append(sweep_orphans.compared(driver.cached().named(), rows)))

@@ -1,7 +1,10 @@
-"""What a Redis user of a producer may do, as a line of an ACL file. Pure. The control plane's and Flower's lines are in
-`charts/warmpool/files/users.acl`, whose producer is the one of this module that no org owns; `users-6.2.acl` is the same for Redis 6.2.
+"""The rights of a producer's Redis user, as a line of an ACL file. Pure.
 
-A producer may only LPUSH to its queue. Deleting a queue (EXPIRE 0), taking from it (BLPOP) or jumping it (RPUSH) is for reply lists only.
+`charts/warmpool/files/users.acl` has the lines of the control plane, of Flower, and of the shared
+producer (`producer_rules`). `users-6.2.acl` is the same for Redis 6.2.
+
+A producer may only LPUSH to its queue. EXPIRE (which could delete a queue), BLPOP and RPUSH are
+allowed on reply lists only.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from enum import StrEnum
 from pool.core.errors import InvalidInput
 from pool.core.names import ACQUIRE, REPLY_PREFIX, RESULT_PREFIX, queue_of, reply_prefix_of, task_prefix_of
 
-# Users of the shipped file: a second line for one of them would replace its rights.
+# Users of the shipped file. A second line for one of them would replace its rights.
 RESERVED_USERS = frozenset({"control", "default", "flower", "producer"})
 
 _USER = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -26,17 +29,22 @@ _LISTENING = ("+blpop", "+lpop", "+rpush", "+expire")
 
 
 class Dialect(StrEnum):
-    """The oldest server that takes the line. Redis 6.2 knows neither selectors nor keys that are only read or only written; before
-    7.2 a file that names CLIENT SETINFO does not load."""
+    """The oldest Redis version that accepts the line.
+
+    Redis 6.2 has neither selectors nor read-only and write-only keys. Before 7.2, a file with
+    CLIENT SETINFO does not load.
+    """
 
     SELECTORS = "7.2"
     FLAT = "6.2"
 
 
 def producer_rules(dialect: Dialect = Dialect.SELECTORS) -> str:
-    """Rules for any producer, where all of them share a queue: reply lists are kept apart by names that cannot be guessed.
+    """Return the rules of a producer on a queue that all producers share. Reply lists have names
+    that cannot be guessed.
 
-    Without selectors BLPOP would reach the shared queue, so the line serves Celery's results only and the slim client is refused.
+    Without selectors BLPOP would also be allowed on the shared queue. That line therefore serves
+    Celery's results only, and the slim client is refused.
     """
     if dialect is Dialect.FLAT:
         return _flat(_SENDING, ACQUIRE, f"{RESULT_PREFIX}*", channels=f"{RESULT_PREFIX}*")
@@ -44,9 +52,10 @@ def producer_rules(dialect: Dialect = Dialect.SELECTORS) -> str:
 
 
 def org_rules(org: str, dialect: Dialect = Dialect.SELECTORS) -> str:
-    """Rules for an org's producer, where every org has its own queue: it writes to that queue and reads its own answers.
+    """Return the rules of an org's producer, if every org has its own queue: it writes to that
+    queue and reads its own answers.
 
-    Without selectors it may also empty that queue, which holds no other org's messages.
+    Without selectors it may also empty that queue, which has no messages of other orgs.
     """
     queue, replies, results = queue_of(org), reply_prefix_of(org), f"{RESULT_PREFIX}{task_prefix_of(org)}"
     if dialect is Dialect.FLAT:
@@ -55,13 +64,16 @@ def org_rules(org: str, dialect: Dialect = Dialect.SELECTORS) -> str:
 
 
 def line(user: str, rules: str, password: str = "") -> str:
-    """The whole line. Without a password the user is off and cannot log in."""
+    """Return the whole ACL line. Without a password the user is off and cannot log in."""
     state = f"on #{hashlib.sha256(password.encode()).hexdigest()}" if password else "off"
     return f"user {user} {state} {rules}"
 
 
 def checked_user(user: str) -> str:
-    """The name of a user that may get a line of its own; one word, so that it adds no rules."""
+    """Return the name if a user of that name may have an ACL line.
+
+    The name is one word, so it cannot add rules.
+    """
     if not _USER.fullmatch(user):
         raise InvalidInput("user", f"{user!r} must be 1 to 128 of the characters A-Z a-z 0-9 . _ -")
     if user in RESERVED_USERS:

@@ -1,8 +1,9 @@
-"""Redis locks, for not doing the same work twice. They are only locks: nothing is correct because of them.
+"""Redis locks that prevent two runs from doing the same work. Correctness never depends on them.
 
-One key per lock: `warmpool.lock.<name>` holds the token of one run and expires by itself. Renewing and releasing compare
-the token, so a run that lost its lock can neither prolong nor free its successor's. `warmpool.kept` stays for ever: who takes a lock
-and does not find it knows that everything else is gone, too.
+One key per lock: `warmpool.lock.<name>` holds the token of one run and expires by itself. Renewal
+and release compare the token, so a run that lost its lock cannot extend or release the lock of its
+successor. `warmpool.kept` never expires: if it is missing when a lock is taken, Redis has lost all
+other keys, too.
 """
 
 from __future__ import annotations
@@ -25,29 +26,35 @@ _TAKE = (
     "if not redis.call('set', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 0 end "
     "if redis.call('set', KEYS[2], '1', 'NX') then return 2 end return 1"
 )
-_RENEW = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('pexpire', KEYS[1], ARGV[2]) else return 0 end"
+_RENEW = (
+    "if redis.call('get', KEYS[1]) == ARGV[1] "
+    "then return redis.call('pexpire', KEYS[1], ARGV[2]) else return 0 end"
+)
 _RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end"
 
 
 class Lease(Protocol):
-    """A lock that is held, as far as we know."""
+    """A lock that this process holds, as far as it can tell."""
 
     @property
     def found_empty(self) -> bool:
-        """Whether Redis had lost what it was to keep when this lock was taken; only one run is told so."""
+        """Return whether Redis had lost its keys when this lock was taken. True for one run only."""
 
     def held(self) -> bool:
-        """Asked before each step: False once it was lost, stolen, or not renewed in time."""
+        """Return False if the lock was lost or not renewed in time. Call it before each step."""
 
 
 class Locks(Protocol):
-    """Where locks come from."""
+    """The source of locks."""
 
     def taken(self, name: str, ttl_s: float) -> Any:
-        """A context manager: a `Lease`, or None if somebody else holds it. Raises `Transient` if Redis can not be asked."""
+        """Return a context manager that yields a `Lease`, or None if another run holds the lock.
+
+        Raises `Transient` if Redis does not answer.
+        """
 
     def holder(self, name: str) -> str | None:
-        """The token of who holds it."""
+        """Return the token of the run that holds the lock."""
 
 
 class RedisLocks:
@@ -61,7 +68,9 @@ class RedisLocks:
 
     @contextmanager
     def taken(self, name: str, ttl_s: float) -> Iterator[Lease | None]:
-        """One token per run, so two threads of one process never hold one lock together."""
+        """Take the lock with a token of its own, so that two threads of one process never hold it
+        together.
+        """
         lease = _RedisLease(
             self._redis, f"{LOCK_PREFIX}{name}", f"{self._who}/{self._ids.token()}", ttl_s, self._clock
         )
@@ -82,7 +91,10 @@ class RedisLocks:
 
 
 class _RedisLease:
-    """Renewed by its own thread at a third of its time; a local deadline decides when Redis does not answer."""
+    """A lock that a thread renews after each third of its TTL.
+
+    If Redis does not answer, a local deadline decides.
+    """
 
     def __init__(self, redis: Redis, key: str, token: str, ttl_s: float, clock: Clock) -> None:
         self._redis = redis
@@ -97,7 +109,7 @@ class _RedisLease:
         self._thread: threading.Thread | None = None
 
     def take(self) -> bool:
-        asked = self._clock.monotonic()
+        sent_at = self._clock.monotonic()
         try:
             answer = self._redis.eval(_TAKE, 2, self._key, KEPT_KEY, self._token, str(self._ttl_ms))
         except RedisError as exc:
@@ -105,8 +117,8 @@ class _RedisLease:
         if answer == _HELD_ELSEWHERE:
             return False
         self.found_empty = answer == _FOUND_EMPTY
-        self._deadline = asked + self._ttl_ms / 1000
-        self._thread = threading.Thread(target=self._renew_for_ever, name=f"renew {self._key}", daemon=True)
+        self._deadline = sent_at + self._ttl_ms / 1000
+        self._thread = threading.Thread(target=self._renew_until_done, name=f"renew {self._key}", daemon=True)
         self._thread.start()
         return True
 
@@ -120,16 +132,16 @@ class _RedisLease:
         try:
             self._redis.eval(_RELEASE, 1, self._key, self._token)
         except RedisError:
-            self._lost.set()  # it expires by itself
+            self._lost.set()  # the key expires by itself
 
-    def _renew_for_ever(self) -> None:
+    def _renew_until_done(self) -> None:
         while not self._clock.wait(self._done, self._ttl_ms / 3000):
-            asked = self._clock.monotonic()
+            sent_at = self._clock.monotonic()
             try:
                 renewed = self._redis.eval(_RENEW, 1, self._key, self._token, str(self._ttl_ms))
-            except Exception:  # noqa: BLE001, S112 - the deadline tells
+            except Exception:  # noqa: BLE001, S112 - the deadline decides
                 continue
             if not renewed:
                 self._lost.set()
                 return
-            self._deadline = asked + self._ttl_ms / 1000
+            self._deadline = sent_at + self._ttl_ms / 1000

@@ -1,4 +1,4 @@
-"""The broker as the exporter sees it: how much waits in each queue."""
+"""The lengths of the queues, for the exporter."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def no_more() -> Sequence[str]:
 
 
 class Queues:
-    """Looks. What waits in orgs' own queues counts as waiting in `acquire`."""
+    """Reads queue lengths. Messages in queues of single orgs count as messages in `acquire`."""
 
     def __init__(self, redis: Redis, of_orgs: Callable[[], Sequence[str]] = no_more) -> None:
         self._redis = redis
         self._of_orgs = of_orgs
 
     def look(self) -> Mapping[str, int]:
-        """The length of each; `Transient` if Redis can not be asked."""
+        """Return the length of each queue; `Transient` if Redis does not answer."""
         more = self._of_orgs()
         try:
             pipe = self._redis.pipeline(transaction=False)

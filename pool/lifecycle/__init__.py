@@ -1,1 +1,1 @@
-"""What happens to claims and workers: one module a verb, and the effects that follow a commit."""
+"""What happens to claims and workers: one module per action, and the effects that follow a commit."""

@@ -1,5 +1,8 @@
-"""Activate: bind an org's configuration to a reserved worker, beating its row meanwhile; hot is persisted before anybody is
-answered. What fails is retired, and its request tries another worker."""
+"""Activate a reserved worker: apply the org's configuration, with heartbeats in its row.
+
+`hot` is committed before the caller gets its answer. If it fails, the worker is retired and its
+request tries another worker.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from pool.core.errors import Refused, Transient
 from pool.core.records import Held, SeenWorker
 from pool.core.settings import Profile
 from pool.core.states import ClaimEnd, MoveReason, Outcome, State
-from pool.lifecycle import effects, sparing, stamping
+from pool.lifecycle import effects, item_errors, stamping
 from pool.lifecycle.deps import Deps
 from pool.lifecycle.effects import Effects, transaction
 from pool.metrics.catalog import Item
@@ -25,7 +28,10 @@ log = structlog.get_logger(__name__)
 
 
 def activate(deps: Deps, held: Held) -> Outcome:
-    """Make the worker hot for its claim. A late or repeated delivery finds the epoch or the heartbeat of another and does nothing."""
+    """Make the worker hot for its claim.
+
+    A late or repeated delivery finds another epoch or a recent heartbeat and does nothing.
+    """
     worker = _enter(deps, held)
     if worker is None:
         return Outcome.FENCED
@@ -33,9 +39,10 @@ def activate(deps: Deps, held: Held) -> Outcome:
         _prepare(deps, worker, held)
     except (Refused, Transient) as exc:
         return fail(deps, held, str(exc))
-    except Exception as exc:  # noqa: BLE001 - whatever it is, its request gets another worker or a refusal
-        return fail(deps, held, sparing.left_out(deps.metrics, Item.ACTIVATION, held.worker_id, exc))
-    found = rules.call(deps.store, "confirm", deps.asking(claim_id=held.claim_id, patient=True))
+    except Exception as exc:  # noqa: BLE001 - its request gets another worker or a refusal
+        cause = item_errors.record_skipped(deps.metrics, Item.ACTIVATION, held.worker_id, exc)
+        return fail(deps, held, cause)
+    found = rules.call(deps.store, "confirm", deps.rule_argument(claim_id=held.claim_id, patient=True))
     if found is None:
         return Outcome.FENCED
     after = Effects()
@@ -45,31 +52,34 @@ def activate(deps: Deps, held: Held) -> Outcome:
 
 
 def _prepare(deps: Deps, worker: SeenWorker, held: Held) -> None:
-    """What has to be done before the worker is hot."""
+    """Do what must be done before the worker is hot: stamp its pod, apply the configuration."""
     profile = deps.profile(worker.profile)
     if profile is None:
         raise Refused("unknown_profile", detail=f"profile {worker.profile} is no longer configured")
     if deps.settings.pool.protect_before_grant and not stamping.stamp(deps, worker.id):
         raise Transient("the pod could not be stamped")
     if profile.activation_path and worker.state is State.ACTIVATING:
-        with _beating(deps, held):
+        with _heartbeats(deps, held):
             _configure(deps, worker, held, profile)
 
 
 def give_up(deps: Deps, held: Held, *, silent_for_s: int) -> Outcome:
-    """Fail an activation that has fallen silent. Whoever has taken it up again meanwhile, or has finished it, keeps it."""
+    """Fail an activation that has no recent heartbeat.
+
+    An activation that was resumed or has finished in the meantime is kept.
+    """
     return _end(deps, held, f"no sign of life for {silent_for_s} s", silent_s=silent_for_s)
 
 
 def fail(deps: Deps, held: Held, cause: str) -> Outcome:
-    """The worker leaves; its request gets another one or is refused."""
+    """Retire the worker. Its request gets another worker or is refused."""
     return _end(deps, held, cause)
 
 
 def _end(deps: Deps, held: Held, cause: str, **unless: Any) -> Outcome:
     with transaction(deps) as (tx, after):
         by = deps.by(MoveReason.ACTIVATION_FAILED, cause)
-        ended = claims.end(tx, deps.asking(**unless), held.claim_id, ClaimEnd.ACTIVATION_FAILED, by)
+        ended = claims.end(tx, deps.rule_argument(**unless), held.claim_id, ClaimEnd.ACTIVATION_FAILED, by)
         if ended is None:
             return Outcome.FENCED
         after.follow(ended)
@@ -79,7 +89,7 @@ def _end(deps: Deps, held: Held, cause: str, **unless: Any) -> Outcome:
 
 
 def _enter(deps: Deps, held: Held) -> SeenWorker | None:
-    """Take the activation, unless somebody else is alive in it."""
+    """Start or resume the activation. Return None if it is not this process's turn."""
     with transaction(deps) as (tx, after):
         worker = workers.get_for_update(tx, held.worker_id)
         if worker is None or worker.epoch != held.epoch or worker.claim_id != held.claim_id:
@@ -88,14 +98,16 @@ def _enter(deps: Deps, held: Held) -> SeenWorker | None:
             reason = MoveReason.ACTIVATING
             workers.move(tx, workers.Fence.on(worker), State.ACTIVATING, deps.by(reason))
             after.moved(worker.id, worker.state, State.ACTIVATING, reason)
-        elif not _is_ours_to_take(tx, deps, worker, held):
+        elif not _may_resume(tx, deps, worker, held):
             return None
-        workers.beat(tx, held)
+        workers.record_heartbeat(tx, held)
         return workers.get(tx, held.worker_id)
 
 
-def _is_ours_to_take(tx: Tx, deps: Deps, worker: SeenWorker, held: Held) -> bool:
-    """A repeated delivery takes over an activation that has fallen silent, or finishes a grant that waits only for its stamp."""
+def _may_resume(tx: Tx, deps: Deps, worker: SeenWorker, held: Held) -> bool:
+    """Return whether a repeated delivery may resume the activation: it has no recent heartbeat, or
+    only the stamp is missing.
+    """
     if worker.state is State.HOT:
         claim = claims.get(tx, held.claim_id)
         return claim is not None and claim.lease_expires_at is None
@@ -121,17 +133,17 @@ def _configure(deps: Deps, worker: SeenWorker, held: Held, profile: Profile) -> 
 
 
 @contextmanager
-def _beating(deps: Deps, held: Held) -> Iterator[None]:
-    """While the worker is being configured, its row says so every few seconds."""
+def _heartbeats(deps: Deps, held: Held) -> Iterator[None]:
+    """Write a heartbeat to the worker's row every few seconds."""
     done = threading.Event()
 
     def beat() -> None:
         while not deps.clock.wait(done, deps.settings.pool.activation_heartbeat_s):
             try:
                 with deps.store.write() as tx:
-                    workers.beat(tx, held)
+                    workers.record_heartbeat(tx, held)
             except Exception as exc:  # noqa: BLE001 - the next one may succeed
-                log.warning("heartbeat_missed", worker=held.worker_id, cause=sparing.cause_of(exc))
+                log.warning("heartbeat_missed", worker=held.worker_id, cause=item_errors.cause_of(exc))
 
     thread = threading.Thread(target=beat, name=f"beat {held.worker_id}", daemon=True)
     thread.start()

@@ -1,4 +1,7 @@
-"""Answers, built from what was decided. Nothing secret is stored: the token is derived each time, and is the same each time."""
+"""Build answers from decisions.
+
+No secret is stored: the token is derived each time, and is always the same.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ from pool.store import Tx, claims, workers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """A decided request whose answer is to be delivered. `waited_s` is None if the answer was counted before."""
+    """A decided request whose answer must be delivered.
+
+    `waited_s` is None if the answer was already counted.
+    """
 
     pk: RequestPk
     profile: ProfileName
@@ -29,7 +35,10 @@ class Decision:
 
     @property
     def replies(self) -> tuple[ReplyTo, ...]:
-        """Where the answer goes. A row whose text cannot be read raises here, where it costs no other answer."""
+        """Return the reply addresses.
+
+        An unreadable row raises here, so that other answers are not affected.
+        """
         return tuple(ReplyTo(task_id=t, address=a) for t, a in json.loads(self.event["replies"]))
 
     def answer(self, deps: Deps) -> Granted | RefusedAnswer:
@@ -37,7 +46,7 @@ class Decision:
 
 
 def decision(event: Mapping[str, Any]) -> Decision:
-    """What a rule has decided about a request that waited."""
+    """Return the decision in a rule's event about a request that waited."""
     return Decision(
         pk=RequestPk(event["pk"]),
         profile=ProfileName(event["profile"]),
@@ -47,7 +56,7 @@ def decision(event: Mapping[str, Any]) -> Decision:
 
 
 def of_event(deps: Deps, event: Mapping[str, Any]) -> Granted | RefusedAnswer:
-    """The answer that a rule's event is."""
+    """Return the answer in a rule's event."""
     if event["outcome"] == "refused":
         return RefusedAnswer(
             reason=Reason(event["reason"]),
@@ -73,12 +82,12 @@ def of_event(deps: Deps, event: Mapping[str, Any]) -> Granted | RefusedAnswer:
 
 
 def instant_of(text: str) -> datetime:
-    """An instant as a rule writes it."""
+    """Parse a time in a rule's result."""
     return datetime.fromisoformat(text).astimezone(UTC)
 
 
 def of_row(tx: Tx, request: Request) -> Decision | None:
-    """What a request's row says; None while it is open."""
+    """Return the decision in a request's row; None while it is open."""
     event: dict[str, Any] = {"pk": request.pk, "outcome": "refused", "retry_after_s": request.retry_after_s}
     event["replies"] = json.dumps([[to.task_id, to.address] for to in request.replies])
     match request.state:

@@ -1,5 +1,7 @@
-"""Acquire, renew, release, cancel: what services ask, one call or many in one statement and one commit. Each may be repeated by any caller at any time;
-the rules in the database (`pool/store/sql`) decide."""
+"""Acquire, renew, release, cancel: one or many calls in one statement and one commit.
+
+Any caller may repeat any of them at any time; the rules in the database (`pool/store/sql`) decide.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +26,16 @@ from pool.store.rules import Asks
 
 log = structlog.get_logger(__name__)
 
-# A message that renews more than this would hold up those that are served with it, so it is served alone.
+# A message that renews more claims than this would delay its whole batch, so it is decided alone.
 MOST_RENEWALS_TOGETHER = 200
-# The first, one for those that are to wait, one for those of orgs that were made meanwhile, and one more.
+# One round for all, one for calls that must wait, one for orgs that were just created, and one
+# spare.
 _ROUNDS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asking:
-    """An acquire, and where its answer goes."""
+class AcquireCall:
+    """An acquire with its reply address."""
 
     asked: Acquire
     reply: ReplyTo
@@ -50,49 +53,55 @@ class Asking:
         }
 
 
-Call = Asking | Release | Renew | Cancel
+Call = AcquireCall | Release | Renew | Cancel
 Answer = Granted | RefusedAnswer | Pending
-# None: undecided, since another transaction has a row of it.
+# None: undecided, because another transaction has locked one of its rows.
 Decided = Answer | dict[str, Any] | None
 
 
 class Patience(Enum):
-    """Whether a call waits for rows that another transaction has locked. Calls that are served together do not: one org's trouble would delay
-    every other."""
+    """Whether a call waits for rows that another transaction has locked.
+
+    Calls in a batch do not wait, because locked rows of one org would delay all others.
+    """
 
     NONE = False
     ROWS = True
 
 
 def acquire(deps: Deps, asked: Acquire, reply: ReplyTo) -> Answer:
-    """A worker, a refusal, or a wait that is decided later."""
-    return cast("Answer", patiently(deps, Asking(asked=asked, reply=reply)))
+    """Return a worker, a refusal, or a wait that is decided later."""
+    return cast("Answer", serve_one(deps, AcquireCall(asked=asked, reply=reply)))
 
 
 def renew(deps: Deps, asked: Renew) -> dict[str, Any]:
-    """Extend the leases of all that live; the cause of each end for those that do not."""
-    return cast("dict[str, Any]", patiently(deps, asked))
+    """Extend the leases of live claims. Return the cause of the end for the others."""
+    return cast("dict[str, Any]", serve_one(deps, asked))
 
 
 def release(deps: Deps, asked: Release) -> dict[str, Any]:
-    """End a claim; repeating it is harmless. If the worker cannot be parked or drained now, the wish is kept and reap carries it out."""
+    """End a claim.
+
+    Repeating it is harmless. If the worker cannot be parked or drained now, the request is recorded
+    and the pass `reap` carries it out.
+    """
     try:
-        return cast("dict[str, Any]", patiently(deps, asked))
+        return cast("dict[str, Any]", serve_one(deps, asked))
     except (Transient, BrokenPromise) as exc:
         deps.metrics.park_failures.inc()
         log.warning("release_kept_for_the_pass", claim=asked.claim_id, cause=str(exc))
         with deps.store.write() as tx:
-            claims.ask_release(tx, asked.claim_id, asked.condition, asked.org)
+            claims.request_release(tx, asked.claim_id, asked.condition, asked.org)
         return {"outcome": "released"}
 
 
 def cancel(deps: Deps, asked: Cancel) -> dict[str, Any]:
-    """Withdraw a request that has no answer yet."""
-    return cast("dict[str, Any]", patiently(deps, asked))
+    """Cancel a request that has no answer yet."""
+    return cast("dict[str, Any]", serve_one(deps, asked))
 
 
-def patiently(deps: Deps, call: Call) -> Decided:
-    """One call, waiting for rows that another transaction has locked, and all that follows from it."""
+def serve_one(deps: Deps, call: Call) -> Decided:
+    """Decide one call, waiting for rows that another transaction has locked, and carry out its effects."""
     (decided,), after = serve(deps, [call], patience=Patience.ROWS)
     effects.finish(deps, after)
     if decided is None:
@@ -101,8 +110,8 @@ def patiently(deps: Deps, call: Call) -> Decided:
 
 
 def time_out(deps: Deps, pk: RequestPk) -> bool:
-    """Answer a waiter whose deadline is past; one that is not overdue by the database's clock is left alone."""
-    found = rules.call(deps.store, "time_out", deps.asking(pks=[pk]))
+    """Refuse a waiter past its deadline by the database's clock. Return whether it was refused."""
+    found = rules.call(deps.store, "time_out", deps.rule_argument(pks=[pk]))
     after = Effects()
     after.follow(found or {"events": ()})
     effects.finish(deps, after)
@@ -110,58 +119,65 @@ def time_out(deps: Deps, pk: RequestPk) -> bool:
 
 
 def match(deps: Deps, profile: ProfileName) -> int:
-    """Serve waiters of this profile with what is claimable. Returns how many were served."""
-    found = rules.call(deps.store, "serve", deps.asking(match=[profile]))
+    """Grant claimable workers to waiters of this profile. Return the number of waiters served."""
+    found = rules.call(deps.store, "serve", deps.rule_argument(match=[profile]))
     after = Effects()
     after.follow(found or {"events": ()})
     effects.finish(deps, after)
     return len(after.activate) + len(after.decided)
 
 
-def holds_up(call: Call) -> bool:
-    """Whether others that are served with it would wait for it."""
+def is_large(call: Call) -> bool:
+    """Return whether the call is too large to be decided together with others."""
     return isinstance(call, Renew) and len(call.claim_ids) > MOST_RENEWALS_TOGETHER
 
 
 def serve(
     deps: Deps, calls: Sequence[Call], where: Asks | None = None, *, patience: Patience = Patience.NONE
 ) -> tuple[list[Decided], Effects]:
-    """What each call came to, in their order, and what is to follow. Raises as the store does; whether something was decided is then for the
-    next try to find out, as after any lost answer."""
+    """Decide calls in one batch.
+
+    Return the answers, in the order of the calls, and the effects to carry out. Raises as the store
+    does; a call may then have been decided, and the caller must retry it to find out.
+    """
     serving = _Serving(deps=deps, where=where or deps.store, patience=patience)
     return serving.decide(calls), serving.effects
 
 
 @dataclass(slots=True, kw_only=True)
 class _Serving:
-    """One batch on its way. Most are decided in the first round; the others are asked once more for the cause that the rule names."""
+    """One batch in progress.
+
+    Most calls are decided in the first round; the others are sent again for the reason that the
+    rule returns.
+    """
 
     deps: Deps
     where: Asks
     patience: Patience
     effects: Effects = field(default_factory=Effects)
     decided: list[Decided] = field(default_factory=list)
-    made: set[OrgId] = field(default_factory=set)
+    created: set[OrgId] = field(default_factory=set)
     alone: bool = False
 
     def decide(self, calls: Sequence[Call]) -> list[Decided]:
         self.decided = [None] * len(calls)
         began = self.deps.clock.monotonic()
-        todo = [n for n, call in enumerate(calls) if not self._is_known_in_vain(n, call)]
+        todo = [n for n, call in enumerate(calls) if not self._refuse_unknown_profile(n, call)]
         for _ in range(_ROUNDS):
             if not todo:
                 break
             todo = self._round(calls, todo)
         took_s = self.deps.clock.monotonic() - began
         for call, answer in zip(calls, self.decided, strict=True):
-            if isinstance(call, Asking) and answer is not None:
+            if isinstance(call, AcquireCall) and answer is not None:
                 self.effects.phases.append(("claim", took_s))
                 if isinstance(answer, Granted | RefusedAnswer):
                     self.effects.answered.append((call.asked.profile, answer, took_s))
         return self.decided
 
-    def _is_known_in_vain(self, n: int, call: Call) -> bool:
-        if not isinstance(call, Asking) or self.deps.profile(call.asked.profile) is not None:
+    def _refuse_unknown_profile(self, n: int, call: Call) -> bool:
+        if not isinstance(call, AcquireCall) or self.deps.profile(call.asked.profile) is not None:
             return False
         known = ", ".join(sorted(self.deps.settings.profiles))
         detail = f"profile {call.asked.profile!r} does not exist; the profiles are {known}"
@@ -169,11 +185,11 @@ class _Serving:
         return True
 
     def _round(self, calls: Sequence[Call], todo: Sequence[int]) -> list[int]:
-        """Ask for these; those that are to be asked for once more."""
+        """Send these calls to the rule. Return those that must be sent again."""
         asked: dict[str, list[Any]] = {"release": [], "cancel": [], "renew": [], "acquire": []}
         for n in todo:
             match calls[n]:
-                case Asking() as call:
+                case AcquireCall() as call:
                     asked["acquire"].append(call.as_json())
                 case Release(claim_id=claim_id, org=org, condition=condition):
                     asked["release"].append([claim_id, org, condition])
@@ -185,17 +201,17 @@ class _Serving:
         found = rules.call(
             self.where,
             "serve",
-            self.deps.asking(patient=self.patience.value, alone=self.alone, **given),
+            self.deps.rule_argument(patient=self.patience.value, alone=self.alone, **given),
         )
         if found is None:
             raise BrokenPromise("the database function that serves calls returned nothing")
         self.effects.follow(found)
         places = {kind: iter(found[kind] or ()) for kind in asked}
-        return [n for n in todo if not self._told(n, calls[n], places)]
+        return [n for n in todo if not self._store_answer(n, calls[n], places)]
 
-    def _told(self, n: int, call: Call, places: dict[str, Iterator[Any]]) -> bool:
-        """Take over the answer to one call; False if it is to be asked for once more."""
-        if isinstance(call, Asking):
+    def _store_answer(self, n: int, call: Call, places: dict[str, Iterator[Any]]) -> bool:
+        """Store the answer to one call. Return False if the call must be sent again."""
+        if isinstance(call, AcquireCall):
             return self._acquired(n, call.asked, next(places["acquire"]))
         if isinstance(call, Renew):
             self.decided[n] = _renewed(call, [next(places["renew"]) for _ in call.claim_ids])
@@ -211,7 +227,7 @@ class _Serving:
             case "must_wait":
                 self.alone = True
                 return False
-            case "unknown_org" if self._makes(asked.org):
+            case "unknown_org" if self._create_org(asked.org):
                 return False
             case "unknown_org":
                 detail = f"org {asked.org!r} does not exist; create it with `warmpool org set {asked.org}`"
@@ -236,19 +252,23 @@ class _Serving:
             return Pending(pk=found["pk"], until_s=found["wait_s"])
         return answering.of_event(self.deps, found)
 
-    def _makes(self, org: OrgId) -> bool:
-        """Create an org that does not exist, if the settings allow it."""
+    def _create_org(self, org: OrgId) -> bool:
+        """Create an org that does not exist, if the settings allow it. Return whether it exists now."""
         if not self.deps.settings.orgs_auto_create:
             return False
-        if org not in self.made:
+        if org not in self.created:
             with self.deps.store.write() as tx:
                 orgs.seed(tx, org, self.deps.settings.orgs.get(org, OrgDefaults()))
-            self.made.add(org)
+            self.created.add(org)
         return True
 
 
 def _renewed(call: Renew, found: Sequence[list[Any] | None]) -> dict[str, Any] | None:
-    """One claim that another transaction has locked leaves the whole call undecided; renewing the others once more is harmless."""
+    """Return the answer to a renewal.
+
+    If another transaction has locked one of its claims, the whole call is undecided; renewing the
+    others again is harmless.
+    """
     answers = {c: each for c, each in zip(call.claim_ids, found, strict=True) if each is not None}
     if len(answers) < len(call.claim_ids):
         return None

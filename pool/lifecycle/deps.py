@@ -1,4 +1,7 @@
-"""What the verbs work with: adapters behind their ports, and the settings. Built in `pool.wiring` only."""
+"""What the actions work with: adapters behind their ports, and the settings.
+
+Built in `pool.wiring` only.
+"""
 
 from __future__ import annotations
 
@@ -21,31 +24,40 @@ from pool.store import Store
 
 
 class Broker(Protocol):
-    """What the pool asks of Celery. Nothing rests on a message arriving: every one can be sent again from the table."""
+    """What the pool sends through Celery.
+
+    Correctness does not depend on delivery: every message can be sent again from the table.
+    """
 
     def send(self, task: str, **arguments: Any) -> None:
         """Enqueue a task of the pool soon. Never blocks, never raises."""
 
     def reply(self, to: ReplyTo, answer: Mapping[str, Any]) -> None:
-        """Deliver an answer to one who waits for it. Raises `Transient` if it could not be, `Refused` if it never can be."""
+        """Deliver an answer to a waiting caller.
+
+        Raises `Transient` if the delivery failed, `Refused` if it can never succeed.
+        """
 
     def nudge(self, profile: ProfileName) -> None:
-        """Ask for a refill of this profile soon; many asks become one."""
+        """Request a refill of this profile soon. Repeated calls become one."""
 
 
 class WorkerApi(Protocol):
-    """What the pool says to a worker over HTTP."""
+    """The HTTP calls of the pool to a worker."""
 
     def activate(self, url: str, body: Any, headers: Mapping[str, str], timeout_s: float) -> None:
-        """POST the org's configuration. `Refused` if the worker says no, `Transient` if it does not answer."""
+        """POST the org's configuration.
+
+        `Refused` if the worker refuses it, `Transient` if it does not answer.
+        """
 
     def healthy(self, url: str, timeout_s: float) -> bool:
-        """Whether a GET answers 2xx."""
+        """Return whether a GET answers 2xx."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deps:
-    """Everything a verb may touch."""
+    """Everything that an action may use."""
 
     store: Store
     broker: Broker
@@ -57,18 +69,19 @@ class Deps:
     settings: Settings
     keys: Keyring
     who: str
-    # When this process was started, by the database's clock: of two configurations the later one rules.
+    # When this process was started, by the database's clock. Of two configurations the later one
+    # wins.
     started_at: datetime
     make_driver: Callable[[], Driver]
 
     @cached_property
     def driver(self) -> Driver:
-        """Made on first use: a process that never touches pods never loads what makes them."""
+        """The driver, built at first use: a process that uses no pods does not load it."""
         return self.make_driver()
 
     @cached_property
     def rules(self) -> Mapping[str, Any]:
-        """What the rules in the database take from the configuration."""
+        """The settings that the rules in the database need."""
         settings, profiles = self.settings, self.settings.profiles
         return {
             "ttls": {
@@ -81,26 +94,26 @@ class Deps:
             "tries": settings.pool.activation_tries,
         }
 
-    def asking(self, **what: Any) -> dict[str, Any]:
-        """What a rule is given: the call, this process, and the configuration."""
+    def rule_argument(self, **what: Any) -> dict[str, Any]:
+        """Return the argument of a rule: the call, this process and the settings."""
         return {"who": self.who, "rules": self.rules, **what}
 
     def profile(self, name: ProfileName) -> Profile | None:
         return self.settings.profiles.get(name)
 
     def by(self, reason: MoveReason, detail: str = "") -> By:
-        """This process, for this reason."""
+        """Return this process as the actor, with this reason."""
         return By(who=self.who, reason=reason, detail=detail)
 
     def worker_key(self, worker_id: WorkerId) -> str:
         return self.keys.worker_key(worker_id)
 
     def new_worker(self) -> WorkerId:
-        """The id of a worker that is about to be made."""
+        """Return the id of a new worker."""
         return self.keys.marked(self.ids.worker())
 
     def close(self) -> None:
-        """Let go of connections; touches no pod."""
+        """Close connections. Pods are not affected."""
         if "driver" in self.__dict__:
             self.driver.close()
         self.store.close()

@@ -1,5 +1,7 @@
-"""What is to happen once a transaction has committed: messages, answers, metrics. All of it can be lost with the process; a pass finds in the
-table what was not done."""
+"""What follows a committed transaction: messages, answers, metrics.
+
+All of it can be lost with the process; a pass finds in the table what was not done.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +17,23 @@ from pool.core.errors import Transient
 from pool.core.ids import ClaimId, ProfileName, RequestPk, WorkerId
 from pool.core.records import Held
 from pool.core.states import ClaimEnd, MoveReason, Source, State
-from pool.lifecycle import answering, sparing
+from pool.lifecycle import answering, item_errors
 from pool.lifecycle.answering import Decision
 from pool.lifecycle.deps import Deps
 from pool.metrics import Metrics
 from pool.metrics.catalog import Item
-from pool.store import Tx, deeds, requests, rules
+from pool.store import Tx, audit, requests, rules
 
 log = structlog.get_logger(__name__)
 
 UNDELIVERABLE = "answer_undeliverable"
-# How often waiters and workers that missed each other are looked at before the reconcile pass has to.
+# How often profiles are matched again before it is left to the reconcile pass.
 _REMATCHES = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A worker's move, as the journal has it."""
+    """A worker's move, as in the journal."""
 
     worker_id: WorkerId
     frm: State
@@ -42,7 +44,7 @@ class Move:
 
 @dataclass(slots=True)
 class Effects:
-    """Collected while the transaction runs, carried out after it."""
+    """Effects that a transaction collects. They are carried out after the commit."""
 
     decided: list[Decision] = field(default_factory=list)
     activate: list[Held] = field(default_factory=list)
@@ -55,16 +57,16 @@ class Effects:
     moves: list[Move] = field(default_factory=list)
     ended: list[ClaimEnd] = field(default_factory=list)
     waits: list[ProfileName] = field(default_factory=list)
-    # Acquires that have their answer: the profile, the answer, and the seconds it took.
+    # Answered acquires: the profile, the answer, and the seconds it took.
     answered: list[tuple[ProfileName, Granted | RefusedAnswer, float]] = field(default_factory=list)
-    # Phases of acquires that are over, and the seconds they took.
+    # Finished phases of acquires, and the seconds they took.
     phases: list[tuple[str, float]] = field(default_factory=list)
 
     def moved(self, worker_id: str, frm: str, to: str, reason: str, detail: str = "") -> None:
         self.moves.append(Move(WorkerId(worker_id), State(frm), State(to), MoveReason(reason), detail))
 
     def follow(self, found: Mapping[str, Any]) -> None:
-        """Take over what a rule reports: what has happened, and which profiles are to be looked at again."""
+        """Add the events that a rule returns, and the profiles that must be matched again."""
         self.again.update(map(ProfileName, found.get("again", ())))
         for event in found["events"]:
             match event["outcome"]:
@@ -82,7 +84,9 @@ class Effects:
                     self.moved(event["worker_id"], event["from"], event["to"], event["moved_reason"])
 
     def begun(self, event: Mapping[str, Any]) -> None:
-        """A claim has begun or become hot: its pod is to be protected, or its worker activated; what was warm is to be refilled."""
+        """Add the effects of a claim that has begun or become hot: stamp the pod or activate the
+        worker, and refill if the worker was warm.
+        """
         worker_id, profile = WorkerId(event["worker_id"]), ProfileName(event["profile"])
         if "from" in event:
             self.moved(worker_id, event["from"], event["to"], MoveReason.CLAIMED)
@@ -113,7 +117,10 @@ class Effects:
 
 @contextmanager
 def transaction(deps: Deps) -> Iterator[tuple[Tx, Effects]]:
-    """One transaction and what it leads to. The effects are carried out once it has committed; if the block raises there are none."""
+    """Run a transaction and, after its commit, carry out its effects.
+
+    If the block raises, there are no effects.
+    """
     effects = Effects()
     with deps.store.write() as tx:
         yield tx, effects
@@ -121,7 +128,10 @@ def transaction(deps: Deps) -> Iterator[tuple[Tx, Effects]]:
 
 
 def finish(deps: Deps, effects: Effects) -> None:
-    """Carry out what a committed transaction leads to. What fails keeps nothing else from happening."""
+    """Carry out the effects of a committed transaction.
+
+    A failure of one does not prevent the others.
+    """
     rematch(deps, effects)
     send(deps, effects)
     if deps.keys.are_given:
@@ -129,25 +139,28 @@ def finish(deps: Deps, effects: Effects) -> None:
 
 
 def rematch(deps: Deps, effects: Effects) -> None:
-    """Look once more at profiles whose waiters and workers may have missed each other; the second time alone, so that every transaction that
-    was under way is over."""
+    """Match profiles again whose waiters and workers may have missed each other.
+
+    The second attempt takes the profile's lock exclusively, so that all concurrent transactions
+    have ended.
+    """
     for alone in range(_REMATCHES):
         for profile in sorted(effects.again):
             effects.again.discard(profile)
-            asked = deps.asking(match=[profile], alone=bool(alone))
+            asked = deps.rule_argument(match=[profile], alone=bool(alone))
             try:
                 found = rules.call(deps.store, "serve", asked)
             except Transient as exc:
                 log.warning("matching_left_to_the_pass", profile=profile, cause=str(exc))
-            except Exception as exc:  # noqa: BLE001 - one profile's trouble keeps no answer back
-                sparing.left_out(deps.metrics, Item.MATCH, profile, exc)
+            except Exception as exc:  # noqa: BLE001 - one profile does not delay the answers
+                item_errors.record_skipped(deps.metrics, Item.MATCH, profile, exc)
             else:
                 effects.follow(found or {"events": ()})
     effects.again.clear()
 
 
 def send(deps: Deps, effects: Effects) -> None:
-    """Send the work, and count what was done."""
+    """Send the tasks, and count what was done."""
     for move in effects.moves:
         moved = {"frm": str(move.frm), "to": str(move.to), "reason": str(move.reason), "detail": move.detail}
         log.info("worker_moved", worker=move.worker_id, **moved)
@@ -180,23 +193,26 @@ def _count(metrics: Metrics, effects: Effects) -> None:
 
 @dataclass(slots=True)
 class _Delivered:
-    """Requests that are done with, and for each address that no answer can be delivered to, why."""
+    """Requests that are done, and the reason for each address to which no answer can be delivered."""
 
     done: list[RequestPk] = field(default_factory=list)
     undeliverable: list[tuple[str, str]] = field(default_factory=list)
 
 
 def deliver(deps: Deps, decisions: Iterable[Decision]) -> int:
-    """Deliver answers to every recorded address and mark them. What an outage keeps back is left to the reap; what can never be delivered is
-    marked, too, with an audit entry. Returns how many are done."""
+    """Deliver answers to every recorded address and mark them as delivered.
+
+    Answers that fail in an outage are left to the pass `reap`; those that can never be delivered
+    are marked with an audit entry. Return how many are done.
+    """
     delivered = _Delivered()
     for decision in decisions:
         try:
             _deliver(deps, delivered, decision)
         except Transient as exc:
             log.warning("answer_left_to_the_pass", request=decision.pk, cause=str(exc))
-        except Exception as exc:  # noqa: BLE001 - no later try would do better, and the others are to be told
-            cause = sparing.left_out(deps.metrics, Item.ANSWER, decision.pk, exc)
+        except Exception as exc:  # noqa: BLE001 - a retry would not help; deliver the others
+            cause = item_errors.record_skipped(deps.metrics, Item.ANSWER, decision.pk, exc)
             delivered.undeliverable.append((f"request {decision.pk}", cause))
             delivered.done.append(decision.pk)
     if delivered.done:
@@ -208,15 +224,19 @@ def deliver(deps: Deps, decisions: Iterable[Decision]) -> int:
 
 
 def deliver_unreplied(deps: Deps, pk: RequestPk) -> int:
-    """Deliver an answer that the table has; 0 if that failed, or there is none. A row that cannot be read is marked, with an audit entry."""
+    """Deliver an answer from the table.
+
+    Return 0 if that failed or there is no answer. An unreadable row is marked as delivered, with an
+    audit entry.
+    """
     try:
         with deps.store.read() as tx:
             request = requests.get(tx, pk)
             found = None if request is None else answering.of_row(tx, request)
     except Transient:
         raise
-    except Exception as exc:  # noqa: BLE001 - no later try would do better
-        cause = sparing.left_out(deps.metrics, Item.ANSWER, pk, exc)
+    except Exception as exc:  # noqa: BLE001 - a retry would not help
+        cause = item_errors.record_skipped(deps.metrics, Item.ANSWER, pk, exc)
         _mark(deps, _Delivered(done=[pk], undeliverable=[(f"request {pk}", cause)]))
         return 1
     return 0 if found is None else deliver(deps, [found])
@@ -231,7 +251,7 @@ def _deliver(deps: Deps, delivered: _Delivered, decision: Decision) -> None:
         except Transient:
             raise
         except Exception as exc:  # noqa: BLE001 - the other addresses get their answer
-            cause = sparing.left_out(deps.metrics, Item.ANSWER, decision.pk, exc)
+            cause = item_errors.record_skipped(deps.metrics, Item.ANSWER, decision.pk, exc)
             wrong.append(
                 (f"request {decision.pk}", f"task id {to.task_id!r}, address {to.address!r}: {cause}")
             )
@@ -245,4 +265,4 @@ def _mark(deps: Deps, delivered: _Delivered) -> None:
     with deps.store.write() as tx:
         requests.mark_replied(tx, delivered.done)
         for subject, why in delivered.undeliverable:
-            deeds.record(tx, UNDELIVERABLE, subject, who=deps.who, why=why)
+            audit.record(tx, UNDELIVERABLE, subject, who=deps.who, why=why)

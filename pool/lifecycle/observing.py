@@ -1,4 +1,7 @@
-"""Observe: what the driver's watch tells becomes fenced moves. Two observers, an old one, or one that repeats itself do no harm."""
+"""Observe: turn the events of the driver's watch into fenced moves.
+
+Several observers, old events and repeated events are harmless.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from pool.core.ids import WorkerId
 from pool.core.records import By, SeenWorker
 from pool.core.states import CLAIMABLE, CLAIMED, TERMINAL, ClaimEnd, MoveReason, Outcome, State
 from pool.drivers.port import Gone, Pod, PodPhase, PodRole
-from pool.lifecycle import retiring, sparing, spawning, stamping
+from pool.lifecycle import item_errors, retiring, spawning, stamping
 from pool.lifecycle.deps import Deps
 from pool.lifecycle.effects import Effects, transaction
 from pool.metrics.catalog import Item
@@ -24,13 +27,16 @@ _AGAIN = Backoff(first_s=0.2, limit_s=10.0)
 
 
 def follow(deps: Deps, stop: threading.Event) -> None:
-    """Follow the watch until told to stop. An outage starts it anew, which tells everything again; an event that fails for another reason is left
-    out, and passes find what it was about."""
+    """Follow the watch until `stop` is set.
+
+    An outage restarts the watch, which then sends all events again. An event that fails for another
+    reason is skipped, and passes find what it was about.
+    """
     failures = 0
     while not stop.is_set():
         try:
             for seen in deps.driver.watch(stop):
-                _observe_or_leave(deps, seen)
+                _observe_or_skip(deps, seen)
                 failures = 0
         except (Transient, Refused) as exc:
             failures += 1
@@ -38,17 +44,17 @@ def follow(deps: Deps, stop: threading.Event) -> None:
             deps.clock.wait(stop, _AGAIN.nominal(failures))
 
 
-def _observe_or_leave(deps: Deps, seen: Pod | Gone) -> None:
+def _observe_or_skip(deps: Deps, seen: Pod | Gone) -> None:
     try:
         observe(deps, seen)
     except Transient:
         raise
-    except Exception as exc:  # noqa: BLE001 - the events behind it are about other pods
-        sparing.left_out(deps.metrics, Item.WATCH_EVENT, seen.name, exc)
+    except Exception as exc:  # noqa: BLE001 - the next events are about other pods
+        item_errors.record_skipped(deps.metrics, Item.WATCH_EVENT, seen.name, exc)
 
 
 def observe(deps: Deps, seen: Pod | Gone) -> None:
-    """One observation. A pod without a row is the orphan sweep's matter."""
+    """Handle one event. Pods without a row are left to the orphan sweep."""
     with deps.store.read() as tx:
         worker = workers.get(tx, WorkerId(seen.name))
     if worker is None or worker.state in TERMINAL or (worker.pod_uid not in {None, seen.uid}):
@@ -60,10 +66,13 @@ def observe(deps: Deps, seen: Pod | Gone) -> None:
 
 
 def lose(deps: Deps, worker: SeenWorker, by: By) -> Outcome:
-    """The pod is proven absent or ended: the row is lost, its claim ends with the cause, its counters are free."""
+    """Mark a row as lost whose pod is proven absent or ended.
+
+    Its claim ends with the cause, and the counters are decremented.
+    """
     with transaction(deps) as (tx, after):
         if worker.claim_id is not None:
-            ended = claims.end(tx, deps.asking(), worker.claim_id, ClaimEnd.WORKER_LOST, by)
+            ended = claims.end(tx, deps.rule_argument(), worker.claim_id, ClaimEnd.WORKER_LOST, by)
             outcome = Outcome.FENCED if ended is None else Outcome.MOVED
             after.follow(ended or {"events": ()})
         else:
@@ -75,8 +84,11 @@ def lose(deps: Deps, worker: SeenWorker, by: By) -> Outcome:
 
 
 def lose_to_a_later_holder(deps: Deps, worker: SeenWorker, pod: Pod) -> Outcome:
-    """The pod knows a later holder than the table does: the table was put back to an earlier day. This row no longer speaks for the pod,
-    which may be busy; from here on only its own word can end it (`sweep_orphans`)."""
+    """Mark a row as lost because its pod has a later epoch: the database was restored from a backup.
+
+    The row no longer describes the pod, which may be busy; from now on only its self-report allows
+    its deletion (`sweep_orphans`).
+    """
     detail = (
         f"its pod has epoch {pod.epoch}, its row has {worker.epoch}: the database was restored from a backup"
     )
@@ -92,7 +104,7 @@ def _changed(deps: Deps, worker: SeenWorker, pod: Pod) -> None:
     elif pod.terminating or pod.leaving:
         if worker.state is not State.DRAINING:
             reason = MoveReason.DISRUPTED if pod.leaving else MoveReason.POD_TERMINATING
-            stamping.tell_leaving(deps, worker, deps.by(reason, pod.leaving))
+            stamping.mark_or_drain(deps, worker, deps.by(reason, pod.leaving))
     elif worker.state is State.SPAWNING and pod.usable:
         _ready(deps, worker, pod)
     elif worker.state in CLAIMABLE and not pod.ready:
@@ -106,7 +118,7 @@ def _ready(deps: Deps, worker: SeenWorker, pod: Pod) -> None:
         return
     facts = {"uid": pod.uid, "endpoint": pod.endpoint, "node": pod.node or None}
     with transaction(deps) as (tx, after):
-        asked = deps.asking(worker_id=worker.id, pod=facts, patient=True)
+        asked = deps.rule_argument(worker_id=worker.id, pod=facts, patient=True)
         found = rules.call(rules.Within(tx), "ready", asked)
         if found is None:
             return
@@ -117,8 +129,11 @@ def _ready(deps: Deps, worker: SeenWorker, pod: Pod) -> None:
 
 
 def _unhealthy(deps: Deps, worker: SeenWorker) -> None:
-    """Unclaimed and not ready: it leaves. A claimed one stays; only its container's end ends its claim. The watch may speak of an earlier
-    moment, when the pod was not ready yet, so the pod itself is looked at."""
+    """Drain an unclaimed worker that is not ready.
+
+    A claimed worker stays; only the end of its container ends its claim. The event may be older
+    than the pod's readiness, so the pod is read again.
+    """
     pod = deps.driver.read(worker.id)
     if pod is None or pod.ready or pod.uid != worker.pod_uid:
         return
@@ -130,11 +145,11 @@ def _ended(deps: Deps, worker: SeenWorker, pod: Pod) -> None:
     if worker.state is State.DRAINING:
         retiring.retire(deps, worker.id)
         return
-    if lose(deps, worker, deps.by(MoveReason.CONTAINER_ENDED, _how_it_ended(pod))) is Outcome.MOVED:
+    if lose(deps, worker, deps.by(MoveReason.CONTAINER_ENDED, _end_detail(pod))) is Outcome.MOVED:
         deps.driver.delete(pod.name, pod.uid, grace_s=0)
 
 
-def _how_it_ended(pod: Pod) -> str:
+def _end_detail(pod: Pod) -> str:
     code = "" if pod.exit_code is None else f"exit code {pod.exit_code}"
     return ", ".join(filter(None, (pod.trouble, code)))
 
@@ -145,7 +160,7 @@ def _gone(deps: Deps, worker: SeenWorker) -> None:
         return
     pod = deps.driver.read(worker.id)
     if pod is not None and (worker.pod_uid is None or pod.uid == worker.pod_uid):
-        return  # the watch spoke of an earlier moment
+        return  # the event is out of date
     lose(deps, worker, deps.by(MoveReason.POD_GONE))
 
 
@@ -156,10 +171,10 @@ def _lose_unclaimed(tx: Tx, after: Effects, worker: SeenWorker, by: By) -> Outco
     if now_seen.state in TERMINAL | {State.DRAINING}:
         return Outcome.FENCED
     if now_seen.parked_counted and now_seen.org is not None:
-        orgs.give_park(tx, now_seen.org)
+        orgs.decrement_parked(tx, now_seen.org)
     outcome = workers.leave(tx, now_seen, State.LOST, by)
     if outcome is Outcome.MOVED:
-        orgs.give_slot(tx)
+        orgs.decrement_live(tx)
         after.moved(worker.id, now_seen.state, State.LOST, by.reason, by.detail)
         after.refill.add(worker.profile)
     return outcome

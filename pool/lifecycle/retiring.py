@@ -1,4 +1,7 @@
-"""Retire: fence to draining, delete the pod by its uid, confirm. The row is the decision; the pod follows it, never the other way."""
+"""Retire: fence to `draining`, delete the pod by its uid, confirm.
+
+The row is the decision; the pod follows it.
+"""
 
 from __future__ import annotations
 
@@ -15,25 +18,27 @@ from pool.store.suspects import SuspectKind
 
 log = structlog.get_logger(__name__)
 
-# Whose pod somebody refuses to delete, among the suspects.
+# Prefix of the suspects whose pod cannot be deleted.
 REFUSED = "retire/pod_deleted/"
 
 
 def drain(tx: Tx, after: Effects, worker: SeenWorker, by: By, *, above_floor: bool = False) -> Outcome:
-    """Take an unclaimed worker out of use. `above_floor`: only if its org keeps its floor of parked workers without it."""
+    """Take an unclaimed worker out of use.
+
+    `above_floor`: only if its org keeps its floor of parked workers.
+    """
     now_seen = workers.get_for_update(tx, worker.id)
     if now_seen is None:
         return Outcome.GONE
     if now_seen.epoch != worker.epoch or now_seen.state is not worker.state or now_seen.claim_id is not None:
         return Outcome.FENCED
     if now_seen.parked_counted and now_seen.org is not None:
-        if above_floor and not orgs.give_park_above_floor(tx, now_seen.org):
-            after.again.add(
-                now_seen.profile
-            )  # it was locked for a moment, and a waiter may have passed it over
+        if above_floor and not orgs.decrement_parked_above_floor(tx, now_seen.org):
+            # The row was locked for a moment, so a waiter may have skipped it.
+            after.again.add(now_seen.profile)
             return Outcome.FENCED
         if not above_floor:
-            orgs.give_park(tx, now_seen.org)
+            orgs.decrement_parked(tx, now_seen.org)
     outcome = workers.leave(tx, now_seen, State.DRAINING, by)
     if outcome is Outcome.MOVED:
         after.moved(worker.id, worker.state, State.DRAINING, by.reason, by.detail)
@@ -43,7 +48,10 @@ def drain(tx: Tx, after: Effects, worker: SeenWorker, by: By, *, above_floor: bo
 
 
 def retire(deps: Deps, worker_id: WorkerId) -> Outcome:
-    """Delete the pod of a draining worker and confirm. If the delete fails the row stays draining and a pass tries again."""
+    """Delete the pod of a draining worker and confirm.
+
+    If the deletion fails, the row stays draining and a pass tries again.
+    """
     with deps.store.read() as tx:
         worker = workers.get(tx, worker_id)
     if worker is None:
@@ -51,32 +59,36 @@ def retire(deps: Deps, worker_id: WorkerId) -> Outcome:
     if worker.state is not State.DRAINING:
         return Outcome.FENCED
     try:
-        # A slot whose create was never confirmed has no uid on its row: whatever bears its name is its pod.
+        # A slot whose create was never confirmed has no uid in its row: the pod with its name is
+        # its pod.
         deps.driver.delete(worker.id, worker.pod_uid or "", grace_s=worker.grace_s)
     except (Transient, Refused) as exc:
         log.warning("delete_left_to_the_pass", worker=worker_id, cause=str(exc))
         if isinstance(exc, Refused):
-            _tell_refused(deps, worker_id, exc)
+            _record_refusal(deps, worker_id, exc)
         return Outcome.FENCED
     return confirm(deps, worker)
 
 
-def _tell_refused(deps: Deps, worker_id: WorkerId, exc: Refused) -> None:
-    """Trying again will not help, so somebody has to see it; `reap` takes it back once the row has ended."""
+def _record_refusal(deps: Deps, worker_id: WorkerId, exc: Refused) -> None:
+    """Record a refused deletion, because a retry will not help and an operator must see it.
+
+    `reap` removes the record when the row has ended.
+    """
     try:
         with deps.store.write() as tx:
             suspects.see(tx, SuspectKind.REFUSED, f"{REFUSED}{worker_id}", str(exc)[:500])
-    except Transient as untold:
-        log.warning("refusal_untold", worker=worker_id, cause=str(untold))
+    except Transient as unrecorded:
+        log.warning("refusal_unrecorded", worker=worker_id, cause=str(unrecorded))
 
 
 def confirm(deps: Deps, worker: SeenWorker) -> Outcome:
-    """The delete was accepted: the row ends and its place in the pool is free."""
+    """End the row after its pod was deleted, and free its place in the pool."""
     by = deps.by(MoveReason.POD_DELETED)
     with transaction(deps) as (tx, after):
         outcome = workers.leave(tx, worker, State.RETIRED, by)
         if outcome is Outcome.MOVED:
-            orgs.give_slot(tx)
+            orgs.decrement_live(tx)
             after.moved(worker.id, worker.state, State.RETIRED, by.reason)
             after.refill.add(worker.profile)
     return outcome

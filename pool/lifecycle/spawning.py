@@ -1,4 +1,7 @@
-"""Spawn: a slot gets its pod. Readiness is observed, never waited for. Whatever fails frees the slot at once."""
+"""Spawn: create the pod of a slot.
+
+Readiness is observed, never waited for. A failure frees the slot at once.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ log = structlog.get_logger(__name__)
 
 
 def spawn(deps: Deps, worker_id: WorkerId) -> Outcome:
-    """Make the pod of a slot. Delivered twice it makes one; delivered late it makes none that stays."""
+    """Create the pod of a slot.
+
+    A repeated delivery creates no second pod, and a late one leaves no pod behind.
+    """
     with deps.store.read() as tx:
         slot = workers.get(tx, worker_id)
     if slot is None:
@@ -33,11 +39,12 @@ def spawn(deps: Deps, worker_id: WorkerId) -> Outcome:
         detail = f"profile {slot.profile} is no longer configured"
         return fail(deps, slot, MoveReason.UNCONFIGURED, detail)
     if slot.revision != revision(profile):
-        # Its image is on the row, the rest of its shape is not: a pod made here would be half of one build and half of another.
+        # The row has the image, but not the other settings: the pod would mix two builds.
         log.warning("slot_of_another_configuration", worker=slot.id, profile=slot.profile)
         return Outcome.FENCED
     if not deps.keys.knows(slot.id):
-        # Made under a master key that is being rolled in and has not come here yet: sent again, somebody else makes it.
+        # Created with a new master key that this process does not have yet. When the task is sent
+        # again, another process may create the pod.
         log.warning("slot_of_another_key", worker=slot.id)
         return Outcome.FENCED
     try:
@@ -49,7 +56,7 @@ def spawn(deps: Deps, worker_id: WorkerId) -> Outcome:
 
 
 def spec(deps: Deps, slot: SeenWorker, profile: Profile) -> PodSpec:
-    """The pod that this slot stands for."""
+    """Return the pod of this slot."""
     return PodSpec(
         name=slot.id,
         profile=slot.profile,
@@ -66,7 +73,9 @@ def spec(deps: Deps, slot: SeenWorker, profile: Profile) -> PodSpec:
 
 
 def fail(deps: Deps, slot: SeenWorker, reason: MoveReason, detail: str) -> Outcome:
-    """Free the slot of a spawn that failed, count it against its profile, and let go of a pod that may exist all the same."""
+    """Free the slot of a failed spawn, count the failure against its profile, and delete its pod,
+    if there is one.
+    """
     by = deps.by(reason, detail)
     with transaction(deps) as (tx, after):
         outcome = retiring.drain(tx, after, slot, by)
@@ -82,11 +91,11 @@ def fail(deps: Deps, slot: SeenWorker, reason: MoveReason, detail: str) -> Outco
 
 def _confirm(deps: Deps, slot: SeenWorker, pod: Pod) -> Outcome:
     with deps.store.write() as tx:
-        outcome = workers.has_pod(tx, slot, PodFacts(uid=pod.uid, node=pod.node))
+        outcome = workers.record_pod(tx, slot, PodFacts(uid=pod.uid, node=pod.node))
         if outcome is not Outcome.FENCED:
             return outcome
         row = workers.get(tx, slot.id)
     if row is None or row.pod_uid != pod.uid or row.state is State.RETIRED:
-        # The slot was given up while its pod was being made: the pod is nobody's.
+        # The slot was given up while its pod was created: the pod belongs to no row.
         deps.driver.delete(pod.name, pod.uid, grace_s=0)
     return outcome

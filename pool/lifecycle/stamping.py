@@ -1,5 +1,8 @@
-"""Stamp: make the pod's metadata say what the row says. Reads both, writes the difference against the version it read, and looks again
-until they agree, so that whoever stamps last leaves the truth, however many stamp at once."""
+"""Stamp: write the state of the row into the pod's metadata.
+
+Reads both, writes the difference against the version that it read, and repeats until they agree. So
+the last stamp is correct, however many run at once.
+"""
 
 from __future__ import annotations
 
@@ -13,33 +16,39 @@ from pool.lifecycle import retiring
 from pool.lifecycle.deps import Deps
 from pool.lifecycle.effects import transaction
 from pool.store import workers
-from pool.store.glimpses import Glimpse
+from pool.store.row_scans import ScannedRow
 
 log = structlog.get_logger(__name__)
 
 _ROUNDS = 10
 
 
-def agrees(worker: Glimpse, pod: Pod) -> bool:
-    """Whether the pod says what its row says, to the letter. If not, `is_due` judges."""
+def agrees(worker: ScannedRow, pod: Pod) -> bool:
+    """Return whether the pod's metadata equals the row exactly. If not, `is_due` decides."""
     busy = worker.state in CLAIMED
     return pod.signature == signature(busy=busy, epoch=worker.epoch, claim_id=worker.claim_id, org=worker.org)
 
 
-def wanted(worker: SeenWorker | Glimpse) -> Stamp:
-    """What the pod of this row should say."""
+def wanted(worker: SeenWorker | ScannedRow) -> Stamp:
+    """Return the stamp that the pod of this row should have."""
     return Stamp(org=worker.org, claim_id=worker.claim_id, epoch=worker.epoch, busy=worker.state in CLAIMED)
 
 
-def is_due(worker: SeenWorker | Glimpse, pod: Pod) -> bool:
-    """Whether row and pod differ in what matters. A pod that nobody ever held and that carries no stamp needs none."""
+def is_due(worker: SeenWorker | ScannedRow, pod: Pod) -> bool:
+    """Return whether row and pod differ in what matters.
+
+    A pod that never had a holder and has no stamp needs none.
+    """
     if worker.state in LEAVING | TERMINAL or worker.state is State.SPAWNING or pod.terminating:
         return False
     return not pod.says(wanted(worker))
 
 
 def stamp(deps: Deps, worker_id: WorkerId) -> bool:
-    """Whether row and pod agree in the end. A pod that is going or gone is told to its holder at the next renewal."""
+    """Stamp the pod and return whether row and pod agree.
+
+    If the pod is ending or gone, its holder is informed at the next renewal.
+    """
     for _ in range(_ROUNDS):
         with deps.store.read() as tx:
             worker = workers.get(tx, worker_id)
@@ -47,13 +56,14 @@ def stamp(deps: Deps, worker_id: WorkerId) -> bool:
             return True
         pod = deps.driver.read(worker_id)
         if pod is None or pod.uid != worker.pod_uid:
-            tell_leaving(deps, worker, deps.by(MoveReason.POD_GONE))
+            mark_or_drain(deps, worker, deps.by(MoveReason.POD_GONE))
             return False
         if pod.terminating:
-            tell_leaving(deps, worker, deps.by(MoveReason.POD_TERMINATING))
+            mark_or_drain(deps, worker, deps.by(MoveReason.POD_TERMINATING))
             return False
         if pod.epoch > worker.epoch:
-            continue  # somebody stamped a later holder: look at the row again, and never write the older over the newer
+            # Another process stamped a later holder. Read the row again; never overwrite a later epoch.
+            continue
         if pod.says(wanted(worker)):
             return True
         result = deps.driver.stamp(pod, wanted(worker))
@@ -63,8 +73,12 @@ def stamp(deps: Deps, worker_id: WorkerId) -> bool:
     return False
 
 
-def tell_leaving(deps: Deps, worker: SeenWorker, by: By) -> None:
-    """A pod that ends by itself: its holder is told and keeps it while it lasts; without a holder it leaves at once."""
+def mark_or_drain(deps: Deps, worker: SeenWorker, by: By) -> None:
+    """Handle a pod that ends by itself.
+
+    A claimed worker is marked as leaving, which its holder sees at the next renewal; an unclaimed
+    one drains at once.
+    """
     with transaction(deps) as (tx, after):
         if worker.state in CLAIMED:
             workers.mark_leaving(tx, worker.id, by)

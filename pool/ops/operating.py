@@ -20,7 +20,7 @@ from pool.core.states import CLAIMED, LEAVING, TERMINAL, ClaimEnd, MoveReason, O
 from pool.lifecycle import retiring
 from pool.lifecycle.deps import Deps
 from pool.lifecycle.effects import transaction
-from pool.store import Store, Tx, claims, deeds, orgkeys, orgs, passes, targets, workers
+from pool.store import Store, Tx, audit, claims, orgkeys, orgs, passes, targets, workers
 
 DRAINABLE_AT_ONCE = 20_000
 
@@ -43,7 +43,7 @@ class Operator:
 
     def record(self, tx: Tx, what: str, subject: str, change: str) -> None:
         """Write an audit entry: the action, its subject, the new values, and the operator's reason."""
-        deeds.record(tx, what, subject, who=self.who, why=f"{change}: {self.why}" if self.why else change)
+        audit.record(tx, what, subject, who=self.who, why=f"{change}: {self.why}" if self.why else change)
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ def retire(deps: Deps, worker_id: WorkerId, operator: Operator) -> str:
         if row.state is State.DRAINING:
             after.retire.append(row.id)
         elif row.claim_id is not None:
-            asked = deps.asking(cause="an operator retired its worker")
+            asked = deps.rule_argument(cause="an operator retired its worker")
             ended = claims.end(tx, asked, row.claim_id, ClaimEnd.RETIRED, by)
             if ended is None:
                 raise PoolError(f"{worker_id} was not retired: its claim has just ended; try again")
@@ -117,7 +117,7 @@ def set_warm(store: Store, profile: ProfileName, warm_target: int | None, operat
         if warm_target is None:
             targets.forget(tx, profile)
         else:
-            targets.say(tx, profile, warm_target, who=operator.who)
+            targets.set_target(tx, profile, warm_target, who=operator.who)
         value = "as configured" if warm_target is None else str(warm_target)
         operator.record(tx, "warm_target_set", f"profile {profile}", value)
 

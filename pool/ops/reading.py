@@ -12,9 +12,9 @@ from pool.core.ids import ProfileName
 from pool.core.periods import PERIODS_S
 from pool.core.settings import Settings
 from pool.core.states import LIVE, State
-from pool.store import Store, breakers, gauges, now, orgs, passes, sightings, targets
-from pool.store.costing import Spell
+from pool.store import Store, breakers, gauges, now, observed_counts, orgs, passes, targets
 from pool.store.gauges import LiveRows, Spent
+from pool.store.idle_cost import IdleReason
 
 # Number of orgs that become labels.
 TOP_ORGS = 20
@@ -51,7 +51,7 @@ def read(store: Store, settings: Settings) -> list[Reading]:
         wanted = targets.in_force(tx, settings.profiles)
         idle = gauges.idle_longer_than(tx, settings.pool.surplus_ttl_s + OVERDUE_GRACE_S)
         seen, fullest, known = (
-            sightings.every(tx),
+            observed_counts.every(tx),
             gauges.fullest_orgs(tx, limit=TOP_ORGS),
             gauges.count_orgs(tx),
         )
@@ -83,7 +83,7 @@ def read(store: Store, settings: Settings) -> list[Reading]:
         ]
         found += _of_workers(name, rows)
         found += _cost(
-            name, {s: before.get((name, s), Spent()) + rows.spent.get((name, s), Spent()) for s in Spell}
+            name, {s: before.get((name, s), Spent()) + rows.spent.get((name, s), Spent()) for s in IdleReason}
         )
     for name in PERIODS_S:
         found += _of_pass(runs.get(name) or passes.PassRow(name=name), at, pool.began_at)
@@ -96,7 +96,7 @@ def _of_workers(profile: str, rows: LiveRows) -> Iterator[Reading]:
             yield Reading("workers", rows.counts.get((profile, state), 0), (profile, str(state)))
 
 
-def _cost(profile: str, spent: dict[Spell, Spent]) -> Iterator[Reading]:
+def _cost(profile: str, spent: dict[IdleReason, Spent]) -> Iterator[Reading]:
     for spell, cost in spent.items():
         yield Reading("idle_vcpu_seconds", cost.vcpu_s, (profile, str(spell)))
         yield Reading("idle_gib_seconds", cost.gib_s, (profile, str(spell)))

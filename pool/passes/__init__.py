@@ -1,4 +1,7 @@
-"""The passes: bounded, singleton, scheduled by beat. One file each; `running` is what they have in common."""
+"""The passes: bounded, singleton, scheduled by beat.
+
+One file each; `running` has what all of them use.
+"""
 
 from pool.passes.collect_garbage import COLLECT_GARBAGE
 from pool.passes.guard_disruption import GUARD_DISRUPTION

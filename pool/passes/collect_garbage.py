@@ -1,4 +1,7 @@
-"""collect_garbage: what is over does not grow for ever. Claims before the workers they name, in bounded batches, each a transaction of its own."""
+"""collect_garbage: delete ended rows past their retention, in bounded batches.
+
+Claims are deleted before the workers that they name; each batch is a transaction.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,13 @@ from collections.abc import Callable
 from pool.passes.running import Pass, Run
 from pool.store import Tx, garbage
 
-# For each kind of rows, at some ten thousand rows a second; what is left then is for the next run. All kinds together stay below the time after which an
-# unfinished task is delivered again.
+# Time for each kind of rows, at about ten thousand rows per second; the rest is left to the next
+# run. All kinds together take less than the time after which Celery redelivers an unfinished task.
 SECONDS_PER_RUN = 10.0
 
 
 def run(run: Run) -> None:
-    """Everything past its retention, or as much of it as fits one run."""
+    """Delete everything past its retention, or as much as fits one run."""
     pool = run.deps.settings.pool
     _drop(
         run,
@@ -34,14 +37,18 @@ def run(run: Run) -> None:
         "journal",
         lambda tx: garbage.journal_entries(tx, older_than_s=pool.journal_keep_s, limit=run.limit),
     )
-    _drop(run, "deeds", lambda tx: garbage.old_deeds(tx, older_than_s=pool.journal_keep_s, limit=run.limit))
+    _drop(
+        run,
+        "deeds",
+        lambda tx: garbage.old_audit_entries(tx, older_than_s=pool.journal_keep_s, limit=run.limit),
+    )
 
 
 def _drop(run: Run, what: str, batch: Callable[[Tx], int]) -> None:
     clock = run.deps.clock
     ends_at = clock.monotonic() + SECONDS_PER_RUN
     while clock.monotonic() < ends_at:
-        run.must_go_on()
+        run.raise_if_interrupted()
         dropped = _one_batch(run, batch)
         run.did(f"{what}_dropped", dropped)
         if dropped < run.limit or run.dry_run:
@@ -50,7 +57,7 @@ def _drop(run: Run, what: str, batch: Callable[[Tx], int]) -> None:
 
 
 def _one_batch(run: Run, batch: Callable[[Tx], int]) -> int:
-    """A dry run does it, too, and takes it back."""
+    """Delete one batch and return its size. A dry run rolls it back."""
     dropped = 0
     with contextlib.suppress(_TakenBack), run.deps.store.write() as tx:
         dropped = batch(tx)
@@ -60,7 +67,7 @@ def _one_batch(run: Run, batch: Callable[[Tx], int]) -> int:
 
 
 class _TakenBack(Exception):
-    """Ends a transaction without keeping it."""
+    """Rolls back a transaction."""
 
 
 COLLECT_GARBAGE = Pass(name="collect_garbage", run=run)

@@ -1,5 +1,8 @@
-"""The fallback: every fleet worker reaps by itself when nobody else does. It needs neither beat nor Redis nor the lock, and never ends a lease, since callers
-may be cut off from renewing."""
+"""The fallback: every fleet worker runs the reap itself while the pass `reap` is dark.
+
+It needs neither beat nor Redis nor the lock. It never ends a lease, because callers may be unable
+to renew.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import Any
 from pool.core.ids import ProfileName, WorkerId
 from pool.core.periods import PERIODS_S
 from pool.core.records import ReplyTo
-from pool.lifecycle import retiring, sparing
+from pool.lifecycle import item_errors, retiring
 from pool.lifecycle.deps import Broker, Deps
 from pool.passes import reap
 from pool.passes.running import Interrupted, Run, log
@@ -21,7 +24,10 @@ SILENT_PERIODS = 3
 
 
 def watch_over(deps: Deps, stop: threading.Event) -> None:
-    """Look once per period; reap here while `reap` is silent and not paused. A pool that has only just started gets time to begin."""
+    """Check once per period, and reap here while the pass `reap` is dark.
+
+    Starts after three periods, so that a pool that has just started can run its passes first.
+    """
     deps.clock.wait(stop, SILENT_PERIODS * PERIODS_S["reap"])
     while not deps.clock.wait(stop, PERIODS_S["reap"]):
         try:
@@ -29,26 +35,28 @@ def watch_over(deps: Deps, stop: threading.Event) -> None:
         except Interrupted:
             return
         except Exception as exc:  # noqa: BLE001 - the next period is the next try
-            log.warning("fallback_failed", cause=sparing.cause_of(exc))
+            log.warning("fallback_failed", cause=item_errors.cause_of(exc))
 
 
 def reap_if_dark(deps: Deps, stop: threading.Event) -> bool:
-    """The same reap without lease expiry. It records no success: the pass stays visibly dark."""
+    """Run the reap without lease expiry. It records no success, so that the pass stays visibly dark."""
     with deps.store.read() as tx:
         dark = passes.silent_for(tx, "reap", SILENT_PERIODS * PERIODS_S["reap"])
     deps.metrics.fallback_active.set(1 if dark else 0)
     if not dark:
         return False
     deps.metrics.fallback_runs.inc()
-    here = replace(deps, broker=RetiresHere(deps))
+    here = replace(deps, broker=InlineRetireBroker(deps))
     run = Run(deps=here, name="reap", still_ours=lambda: not stop.is_set())
     reap.without_expiry(run)
     log.warning("fallback_reaped", **{k: v for k, v in run.actions.items() if v})
     return True
 
 
-class RetiresHere:
-    """A broker for when there may be none: pods are deleted in this process, and what else was to be sent waits for its pass."""
+class InlineRetireBroker:
+    """A broker that does not need Redis: it deletes pods in this process and drops other tasks,
+    which a pass sends again.
+    """
 
     def __init__(self, deps: Deps) -> None:
         self._deps = deps
@@ -61,10 +69,10 @@ class RetiresHere:
         try:
             retiring.retire(self._deps, worker_id)
         except Exception as exc:  # noqa: BLE001 - it stays draining, and the others are retired
-            log.warning("fallback_retire_failed", worker=worker_id, cause=sparing.cause_of(exc))
+            log.warning("fallback_retire_failed", worker=worker_id, cause=item_errors.cause_of(exc))
 
     def reply(self, to: ReplyTo, answer: Mapping[str, Any]) -> None:
         self._broker.reply(to, answer)
 
     def nudge(self, profile: ProfileName) -> None:
-        """The refill waits for its pass."""
+        """Drop the request: the reconcile pass refills."""

@@ -1,5 +1,8 @@
-"""reap: what has had its time goes. Parked workers past their TTL, surplus, claims past their lease, overdue waiters, answers that
-were decided but not delivered, releases that could not be finished, and pods whose deletion failed."""
+"""reap: end what is past its time.
+
+Parked workers past their TTL, surplus, claims past their lease, overdue waiters, answers that were
+not delivered, releases that were not finished, and pods whose deletion failed.
+"""
 
 from __future__ import annotations
 
@@ -14,47 +17,48 @@ from pool.core.states import ClaimEnd, Condition, MoveReason, Outcome, State
 from pool.lifecycle import claiming, effects, retiring
 from pool.lifecycle.effects import transaction
 from pool.passes.running import Pass, Run
-from pool.store import Tx, claims, orgs, requests, stepping, suspects, targets, workers
-from pool.store.lane import lane_is_open
+from pool.store import Tx, claims, clock_repair, orgs, requests, suspects, targets, workers
+from pool.store.canaries import lane_is_open
 from pool.store.suspects import SuspectKind
 
-# An answer may be on its way from whoever decided it; a delete may be in a fleet worker's hands.
+# The process that decided an answer may still be delivering it; a fleet worker may still be
+# deleting a pod.
 ANSWER_GRACE_S = 3.0
 DELETE_GRACE_S = 15.0
-# Answers that may fail in one run before the others are left to the next.
+# Number of answers that may fail in one run before the others are left to the next run.
 UNDELIVERED_PER_RUN = 3
-# So many of those next in turn are looked at for their key; only if one is unknown, more.
-LOOKED_AT = 20
+# Number of workers next in order whose key is checked. More are checked only if one is unknown.
+KEYS_CHECKED = 20
 
 
 def run(run: Run) -> None:
-    """Everything, with lease expiry: only ever called for a tick that came through beat and Redis."""
+    """Reap everything, including leases. Called only for a tick that came through beat and Redis."""
     _send_canary(run)
     without_expiry(run)
     _expire_claims(run)
 
 
 def without_expiry(run: Run) -> None:
-    """The part that is right also while callers may be cut off from renewing."""
-    _ahead_of_the_clock(run)
+    """Reap everything but leases: this is correct even if callers cannot renew."""
+    _repair_clock_step(run)
     _count_uncounted(run)
     _parked_past_end(run)
     _parked_above_cap(run)
     _idle_surplus(run)
-    _past_their_age(run)
-    _of_unknown_keys(run)
+    _over_max_age(run)
+    _unknown_keys(run)
     _overdue_waiters(run)
     _unfinished_releases(run)
-    _deletes_that_failed(run)
+    _failed_deletes(run)
     _unreplied(run)
 
 
-def _ahead_of_the_clock(run: Run) -> None:
-    """The database's clock has stepped back: what was written before counts from now on."""
+def _repair_clock_step(run: Run) -> None:
+    """Repair times in the future after the database's clock has stepped back."""
     if run.dry_run:
         return
     with run.deps.store.write() as tx:
-        run.did("clock_restarted", stepping.count_from_now(tx, limit=run.limit))
+        run.did("clock_restarted", clock_repair.count_from_now(tx, limit=run.limit))
 
 
 def _parked_past_end(run: Run) -> None:
@@ -79,7 +83,7 @@ def _parked_above_cap(run: Run) -> None:
 def _idle_surplus(run: Run) -> None:
     pool = run.deps.settings.pool
     for name, profile in run.deps.settings.profiles.items():
-        # One moment: those who are taken are the oldest of those who were counted.
+        # One snapshot: the workers that are drained are the oldest of those that were counted.
         with run.deps.store.snapshot() as tx:
             target = planning.clamped_target(targets.of(tx, profile), pool.max_workers)
             idle = workers.count_idle_since(tx, ProfileName(name), older_than_s=pool.surplus_ttl_s)
@@ -94,7 +98,7 @@ def _idle_surplus(run: Run) -> None:
             _drain(run, worker, run.deps.by(MoveReason.SURPLUS, detail))
 
 
-def _past_their_age(run: Run) -> None:
+def _over_max_age(run: Run) -> None:
     limit_s = run.deps.settings.pool.max_age_s
     if not limit_s:
         return
@@ -104,11 +108,14 @@ def _past_their_age(run: Run) -> None:
         _drain(run, worker, run.deps.by(MoveReason.MAX_AGE, f"older than {limit_s} s"))
 
 
-def _of_unknown_keys(run: Run) -> None:
-    """Workers next in turn for which nobody can give a token any more. The newest worker tells which key is in use: a process that was left behind with the
-    old one, or was given a wrong one, drains nothing."""
+def _unknown_keys(run: Run) -> None:
+    """Drain the next workers in order for whose key this process cannot derive tokens.
+
+    Only workers older than the newest worker of this process's key are drained: a process with an
+    old or a wrong key drains nothing.
+    """
     with run.deps.store.read() as tx:
-        if not _unknown_among_next(run, tx, LOOKED_AT):
+        if not _unknown_among_next(run, tx, KEYS_CHECKED):
             return
         newest = workers.newest_like(tx, run.deps.keys.suffix)
         unknown = _unknown_among_next(run, tx, run.limit)
@@ -117,7 +124,7 @@ def _of_unknown_keys(run: Run) -> None:
 
 
 def _unknown_among_next(run: Run, tx: Tx, limit: int) -> list[SeenWorker]:
-    """Of so many that are next in turn, those whose key is not given here."""
+    """Return those of the next `limit` workers in order whose key this process does not have."""
     found = workers.parked_unlike(tx, run.deps.keys.suffixes, limit=limit)
     for name in run.deps.settings.profiles:
         found += workers.idle_since(tx, ProfileName(name), older_than_s=0, limit=limit)
@@ -142,7 +149,7 @@ def _unreplied(run: Run) -> None:
     for pk in run.bounded(found):
         run.step("answer_delivered", pk, partial(deliver, pk))
         if delivered.count(0) >= UNDELIVERED_PER_RUN:
-            return  # the broker is away, and each try takes its time
+            return  # the broker does not answer, and each attempt takes time
 
 
 def _unfinished_releases(run: Run) -> None:
@@ -154,23 +161,23 @@ def _unfinished_releases(run: Run) -> None:
 
 def _finish(run: Run, claim: Claim) -> None:
     condition = Condition(claim.release_condition or Condition.TAINTED)
-    claiming.patiently(run.deps, Release(claim_id=claim.id, condition=condition))
+    claiming.serve_one(run.deps, Release(claim_id=claim.id, condition=condition))
 
 
-def _deletes_that_failed(run: Run) -> None:
+def _failed_deletes(run: Run) -> None:
     with run.deps.store.read() as tx:
         found = workers.undeleted(tx, older_than_s=DELETE_GRACE_S, limit=run.limit + 1)
     for worker in run.bounded(found):
         if run.acts("delete_sent_again"):
             run.deps.broker.send("pool.retire", worker_id=worker.id)
-    _refusals_that_ended(run)
+    _ended_refusals(run)
 
 
-def _refusals_that_ended(run: Run) -> None:
-    """A pod whose deletion was refused is told of until its row has ended."""
+def _ended_refusals(run: Run) -> None:
+    """Delete the record of a refused pod deletion when the row has ended."""
     with run.deps.store.read() as tx:
-        told = suspects.subjects(tx, SuspectKind.REFUSED, retiring.REFUSED)
-        ids = [WorkerId(subject.removeprefix(retiring.REFUSED)) for subject in told]
+        recorded = suspects.subjects(tx, SuspectKind.REFUSED, retiring.REFUSED)
+        ids = [WorkerId(subject.removeprefix(retiring.REFUSED)) for subject in recorded]
         rows = workers.get_many(tx, ids) if ids else {}
     over = [i for i in ids if (row := rows.get(i)) is None or row.state is not State.DRAINING]
     if over and run.acts("refusal_ended"):
@@ -201,10 +208,13 @@ def _expire_claims(run: Run) -> None:
 
 
 def _expire(run: Run, claim: Claim) -> None:
-    """Its holder may still be using the worker, so it drains and is never parked."""
+    """End a claim whose lease has expired.
+
+    The holder may still use the worker, so it drains and is never parked.
+    """
     with transaction(run.deps) as (tx, after):
         by = run.deps.by(MoveReason.LEASE_EXPIRED)
-        ended = claims.end(tx, run.deps.asking(), claim.id, ClaimEnd.EXPIRED, by)
+        ended = claims.end(tx, run.deps.rule_argument(), claim.id, ClaimEnd.EXPIRED, by)
         after.follow(ended or {"events": ()})
 
 

@@ -1,4 +1,7 @@
-"""reconcile_headroom: a constant number of worker-sized placeholder pods, which real workers push aside. Nothing that workers do raises it; 0 deletes them."""
+"""reconcile_headroom: keep a constant number of placeholder pods of worker size, which workers preempt.
+
+Nothing that workers do raises the number; 0 deletes all.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from pool.passes.running import Pass, Run
 
 
 def run(run: Run) -> None:
-    """Make what is missing, delete what is too many."""
+    """Create missing placeholders and delete surplus ones."""
     wanted = run.deps.settings.pool.headroom
     listing = run.cluster()
     there = sorted(
@@ -21,19 +24,19 @@ def run(run: Run) -> None:
         ),
         key=lambda p: (p.age_s, p.name),
     )
-    run.saw("placeholders", len(there))
+    run.record_count("placeholders", len(there))
     for pod in run.bounded(run.in_turn("placeholder_deleted", there[wanted:], lambda p: p.name)):
         run.step(
             "placeholder_deleted", pod.name, partial(run.deps.driver.delete, pod.name, pod.uid, grace_s=0)
         )
     for _ in range(min(run.limit, max(0, wanted - len(there)))):
-        # They are all alike: what is refused to one is refused to the next.
+        # All placeholders are the same: if one is refused, the next is refused, too.
         if not run.step("placeholder_made", "placeholder", lambda: run.deps.driver.create(_placeholder(run))):
             return
 
 
 def _placeholder(run: Run) -> PodSpec:
-    """The size of the largest profile, under a name of its own."""
+    """Return a placeholder with the size of the largest profile and a name of its own."""
     profile = max(run.deps.settings.profiles.values(), key=lambda p: (p.cpu_millicores, p.memory_mib, p.name))
     return PodSpec(
         name=f"placeholder-{run.deps.ids.worker()}"[:63],

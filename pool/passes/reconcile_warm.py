@@ -1,5 +1,9 @@
-"""reconcile_warm: as many workers as are wanted. Waiters are matched first, then slots are made for what is missing, in one transaction
-per profile, so that runs that overlap make no more than one would. At the pool's cap others give way to waiters."""
+"""reconcile_warm: create as many workers as are wanted.
+
+Waiters are matched first; then slots are created, in one transaction per profile, so that
+concurrent runs create no more than one run would. At the cap of the pool, idle and parked workers
+are drained to serve waiters.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,7 @@ from pool.store import supply as counting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodView:
-    """What the driver says of pods, by name."""
+    """Names of pods by what the driver reports about them."""
 
     usable: frozenset[str]
     going: frozenset[str]
@@ -51,21 +55,24 @@ class PodView:
 
 
 def run(run: Run) -> None:
-    """All profiles. The pods come before the rows: a row is warm only if its pod was there."""
+    """Reconcile all profiles.
+
+    Pods are read before rows: a row counts as warm only if its pod exists.
+    """
     pods = PodView.seen_by(run)
     for name, profile in run.deps.settings.profiles.items():
-        run.spare("reconciled", name, partial(reconcile, run, ProfileName(name), profile, pods))
-        run.spare("replaced", name, partial(rolling.replace, run, profile, pods.usable))
+        run.try_item("reconciled", name, partial(reconcile, run, ProfileName(name), profile, pods))
+        run.try_item("replaced", name, partial(rolling.replace, run, profile, pods.usable))
     unconfigured.retire(run)
 
 
 def reconcile(run: Run, name: ProfileName, profile: Profile, pods: PodView) -> None:
-    """One profile."""
+    """Reconcile one profile."""
     if not run.dry_run:
         run.did("waiter_matched", claiming.match(run.deps, name))
     with transaction(run.deps) as (tx, after):
         lock_reconcile(tx, name)
-        short = _make_slots(run, tx, after, profile, pods) if rolling.rules(run, tx, profile) else 0
+        short = _make_slots(run, tx, after, profile, pods) if rolling.adopt(run, tx, profile) else 0
         if short:
             _make_room(run, tx, after, short)
 
@@ -93,9 +100,12 @@ def supply(tx: Tx, deps: Deps, profile: Profile, pods: PodView, *, misses: int) 
 
 
 def _make_slots(run: Run, tx: Tx, after: Effects, profile: Profile, pods: PodView) -> int:
-    """Slots for what is missing. How many waiters stay without one because the pool is at its cap."""
+    """Create slots for what is missing.
+
+    Return how many waiters get none because the pool is at its cap.
+    """
     deps, name = run.deps, ProfileName(profile.name)
-    run.must_go_on()
+    run.raise_if_interrupted()
     if breakers.is_open(tx, name):
         return 0
     # Locked, to be consumed with the slots that are made for them, or with what is there for them already.
@@ -107,9 +117,12 @@ def _make_slots(run: Run, tx: Tx, after: Effects, profile: Profile, pods: PodVie
     if run.dry_run:
         run.did("slots_made", wanted)
         return 0
-    granted = orgs.take_slots(tx, min(wanted, run.limit), deps.settings.pool.max_workers)
+    granted = orgs.reserve_slots(tx, min(wanted, run.limit), deps.settings.pool.max_workers)
     ids = [deps.new_worker() for _ in range(granted)]
-    detail = f"target {seen.target}, {seen.waiters} waiting, {seen.misses} missed, {seen.warm} warm, {seen.spawning} spawning"
+    detail = (
+        f"target {seen.target}, {seen.waiters} waiting, {seen.misses} missed,"
+        f" {seen.warm} warm, {seen.spawning} spawning"
+    )
     workers.insert_slots(tx, profile, profiles.revision(profile), ids, deps.by(MoveReason.DEMAND, detail))
     requests.consume_misses(tx, misses[: max(0, len(misses) - (wanted - granted))])
     after.spawn.extend(ids)
@@ -118,17 +131,19 @@ def _make_slots(run: Run, tx: Tx, after: Effects, profile: Profile, pods: PodVie
 
 
 def _make_room(run: Run, tx: Tx, after: Effects, wanted: int) -> None:
-    """At the cap a waiter comes before what nobody uses: first idle workers above their profile's target, then the parked ones that
-    have been parked longest, above their org's floor."""
+    """Drain workers at the cap of the pool, because waiters come before unused workers: first idle
+    workers above their profile's target, then parked workers above their org's floor, longest
+    parked first.
+    """
     freed, by = 0, run.deps.by(MoveReason.GAVE_WAY)
-    for worker in _those_who_give_way(run.deps, tx, wanted):
+    for worker in _unused_workers(run.deps, tx, wanted):
         if freed >= wanted or not run.acts("gave_way"):
             return
         if retiring.drain(tx, after, worker, by, above_floor=True) is Outcome.MOVED:
             freed += 1
 
 
-def _those_who_give_way(deps: Deps, tx: Tx, wanted: int) -> Iterator[SeenWorker]:
+def _unused_workers(deps: Deps, tx: Tx, wanted: int) -> Iterator[SeenWorker]:
     surplus: list[SeenWorker] = []
     for name, profile in deps.settings.profiles.items():
         idle = workers.count_idle_since(tx, ProfileName(name), older_than_s=0)
@@ -136,12 +151,15 @@ def _those_who_give_way(deps: Deps, tx: Tx, wanted: int) -> Iterator[SeenWorker]
         if most:
             surplus.extend(workers.idle_since(tx, ProfileName(name), older_than_s=0, limit=most))
     yield from sorted(surplus, key=lambda w: (w.ready_at or w.created_at, w.id))
-    # One that was taken meanwhile does not count, so more of them are looked at than are wanted.
+    # A worker that was claimed in the meantime does not count, so more are read than are wanted.
     yield from workers.parked_and_spare(tx, limit=max(wanted, deps.settings.pool.pass_limit))
 
 
 def refill_once(deps: Deps, name: ProfileName) -> dict[str, Any]:
-    """One profile, because of an event. Needs no lock: what runs beside it is serialised by the table."""
+    """Reconcile one profile because of an event.
+
+    Needs no lock: the table serialises concurrent runs.
+    """
     profile = deps.profile(name)
     with deps.store.read() as tx:
         paused = passes.get(tx, "reconcile_warm").paused

@@ -1,5 +1,7 @@
-"""What `reconcile_warm` does while a profile's build changes: workers of the new one are made first, a few at a time, then old ones go, and the
-warm supply never falls below its target for it. `planning.replacement` decides; here it is counted and carried out."""
+"""The rollout of a new build, as a part of `reconcile_warm`: workers of the new build are created
+first, a few at a time, then old workers are drained. The warm supply never falls below its target
+for it. `planning.replacement` decides; this module counts and carries out.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,11 @@ from pool.store.builds import Old
 from pool.store.rollouts import WantedRevision
 
 
-def rules(run: Run, tx: Tx, profile: Profile) -> bool:
-    """Whether this process's idea of the profile is the one to go by. If not, one that was configured later is at work beside it."""
+def adopt(run: Run, tx: Tx, profile: Profile) -> bool:
+    """Return whether this process's build of the profile is the wanted one.
+
+    If not, another process with a later configuration is at work.
+    """
     if run.dry_run:
         return True
     wanted = WantedRevision(
@@ -29,14 +34,14 @@ def rules(run: Run, tx: Tx, profile: Profile) -> bool:
         image=profile.image,
         started_at=run.deps.started_at,
     )
-    ours = rollouts.rules(tx, wanted)
+    ours = rollouts.adopt(tx, wanted)
     if not ours:
         run.did("stood_back")
     return ours
 
 
 def replacement(run: Run, tx: Tx, profile: Profile, usable: Collection[str]) -> planning.Replacement:
-    """What is to be done for this profile, as this transaction sees it."""
+    """Return what to do for this profile, as this transaction sees it."""
     name, wanted = ProfileName(profile.name), profiles.revision(profile)
     if not builds.others_live(tx, name, wanted):
         return planning.Replacement()
@@ -46,11 +51,13 @@ def replacement(run: Run, tx: Tx, profile: Profile, usable: Collection[str]) -> 
 
 
 def replace(run: Run, profile: Profile, usable: Collection[str]) -> None:
-    """Let old workers of one profile go: slots that nobody here can fill, idle ones that the supply can spare, then parked ones."""
+    """Drain old workers of one profile: slots that this process cannot fill, idle workers that the
+    supply can spare, then parked workers.
+    """
     deps, name, wanted = run.deps, ProfileName(profile.name), profiles.revision(profile)
     with deps.store.write() as tx:
         lock_reconcile(tx, name)
-        if not rules(run, tx, profile) or not builds.others_live(tx, name, wanted):
+        if not adopt(run, tx, profile) or not builds.others_live(tx, name, wanted):
             return
         plan = replacement(run, tx, profile, usable)
         target = planning.clamped_target(targets.of(tx, profile), deps.settings.pool.max_workers)
@@ -58,23 +65,26 @@ def replace(run: Run, profile: Profile, usable: Collection[str]) -> None:
     by = deps.by(MoveReason.ROLLOUT, f"{profile.image} replaces it")
     slots = [w for w in old if w.state is State.SPAWNING and not w.has_pod]
     parked = [w for w in old if w.state is State.HOT_IDLE]
-    _let_all_go(run, [*slots, *parked[: plan.parked_go]], by, least_idle=0)
+    _drain_all(run, [*slots, *parked[: plan.parked_go]], by, least_idle=0)
     idle = sorted((w for w in old if w.state is State.IDLE), key=lambda w: (w.id in usable, w.ready_at))
-    _let_all_go(run, idle[: plan.idle_go], by, least_idle=target)
+    _drain_all(run, idle[: plan.idle_go], by, least_idle=target)
 
 
-def _let_all_go(run: Run, chosen: Sequence[Old], by: By, *, least_idle: int) -> None:
-    """As many of them as fit one run, in their order, each as it is now."""
+def _drain_all(run: Run, chosen: Sequence[Old], by: By, *, least_idle: int) -> None:
+    """Drain the chosen workers that still have their state, in order, as many as fit one run."""
     some = run.bounded(chosen)
     with run.deps.store.read() as tx:
         now = workers.get_many(tx, [w.id for w in some]) if some else {}
     for old in some:
         if (worker := now.get(old.id)) is not None and worker.state is old.state:
-            _let_go(run, worker, by, least_idle=least_idle)
+            _drain_one(run, worker, by, least_idle=least_idle)
 
 
-def _let_go(run: Run, worker: SeenWorker, by: By, *, least_idle: int) -> None:
-    """One at a time, each only if as many idle ones are left without it: acquires go on meanwhile."""
+def _drain_one(run: Run, worker: SeenWorker, by: By, *, least_idle: int) -> None:
+    """Drain one worker if at least `least_idle` idle workers remain.
+
+    Acquires continue in the meantime, so each worker is checked.
+    """
 
     def drain() -> None:
         outcome = Outcome.FENCED

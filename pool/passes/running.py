@@ -1,6 +1,8 @@
-"""What all passes have in common: the lock, the pause switch, dry run, the limit per run, and an honest `last success`.
+"""What all passes use: the lock, the pause switch, dry run, the limit per run, and the time of the
+last success.
 
-Correctness never rests here: every move that a pass makes is fenced by itself, so two runs at once end as one would.
+Correctness does not depend on this module: every move of a pass is fenced, so two concurrent runs
+have the same result as one.
 """
 
 from __future__ import annotations
@@ -18,24 +20,24 @@ from pool.core.errors import Forbidden, PoolError, Refused, StaleView, Transient
 from pool.core.periods import PERIODS_S, lock_ttl_s, not_within_s
 from pool.core.turns import begins_at
 from pool.drivers.port import Listing
-from pool.lifecycle import sparing
+from pool.lifecycle import item_errors
 from pool.lifecycle.deps import Deps
 from pool.metrics.catalog import Item
-from pool.store import Tx, now, passes, sightings, suspects
+from pool.store import Tx, now, observed_counts, passes, suspects
 from pool.store.suspects import SuspectKind
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-# A view of the cluster older than this decides nothing.
+# No pass acts on a view of the cluster that is older than this.
 STALE_AFTER_S = 15.0
-# So many things in one run that nobody answered for: it is not the things.
+# Number of calls without an answer that ends a run: the cause is then not the single item.
 UNANSWERED_PER_RUN = 3
 _SKIPPED = "skipped"
 
 
 class Interrupted(PoolError):
-    """The run lost its lock, or its process is stopping: it ends before its next step."""
+    """The run lost its lock, or its process is stopping. It ends before its next step."""
 
 
 @dataclass(kw_only=True)
@@ -47,92 +49,107 @@ class Run:
     dry_run: bool = False
     still_ours: Callable[[], bool] = lambda: True
     actions: Counter[str] = field(default_factory=Counter)
-    sightings: dict[str, int] = field(default_factory=dict)
+    observed: dict[str, int] = field(default_factory=dict)
     overflowed: bool = False
-    # What was left out, and why: step and thing.
+    # Skipped items (step and item), with the cause.
     skipped: dict[str, str] = field(default_factory=dict)
     unanswered: int = 0
-    # Those of them that raised what no step should: a bug.
+    # Those of them that raised an unexpected error: a bug.
     broken: set[str] = field(default_factory=set)
 
-    def step(self, what: str, thing: str, act: Callable[[], object]) -> bool:
-        """One step on one thing, counted, and not done in a dry run. False if the thing had to be left out."""
+    def step(self, what: str, item: str, act: Callable[[], object]) -> bool:
+        """Do and count one step on one item; not in a dry run. Return False if the item was skipped."""
         if not self.acts(what):
             return True
-        done = self.spare(what, thing, act)
+        done = self.try_item(what, item, act)
         if not done:
             self.actions[what] -= 1
         return done
 
-    def spare(self, what: str, thing: str, act: Callable[[], object]) -> bool:
-        """Do something to one thing among many. One that is refused, that nobody answers for, or that raises anything else is left out (False),
-        counted and told, and the run goes on with the others. A right that we lack is missing for all of them and ends the run; so does one
-        unanswered call too many."""
+    def try_item(self, what: str, item: str, act: Callable[[], object]) -> bool:
+        """Act on one item among many.
+
+        Return False if it was skipped: it was refused, got no answer, or raised another error. A
+        skipped item is counted and recorded, and the run continues. A missing permission affects
+        all items and ends the run; so do too many calls without an answer.
+        """
         try:
             act()
         except (Forbidden, Interrupted):
             raise
         except Transient as exc:
             self.unanswered += 1
-            self._leave_out(what, thing, exc)
+            self._skip(what, item, exc)
             if self.unanswered >= UNANSWERED_PER_RUN:
                 raise
             return False
-        except Exception as exc:  # noqa: BLE001 - a bug in one thing's step is no other thing's matter
-            self._leave_out(what, thing, exc)
+        except Exception as exc:  # noqa: BLE001 - a bug in the step of one item does not affect the others
+            self._skip(what, item, exc)
             return False
         return True
 
-    def _leave_out(self, what: str, thing: str, exc: Exception) -> None:
-        self.skipped[f"{what}/{thing}"] = str(exc) if isinstance(exc, PoolError) else sparing.cause_of(exc)
+    def _skip(self, what: str, item: str, exc: Exception) -> None:
+        self.skipped[f"{what}/{item}"] = str(exc) if isinstance(exc, PoolError) else item_errors.cause_of(exc)
         self.did(_SKIPPED)
         if not isinstance(exc, Refused | Transient):
-            self.broken.add(f"{what}/{thing}")
+            self.broken.add(f"{what}/{item}")
             self.deps.metrics.items_left_out.labels(str(Item.STEP)).inc()
 
     def acts(self, what: str) -> bool:
-        """Asked before each step: counts it, says no in a dry run, and raises if the run has lost its right to go on."""
-        self.must_go_on()
+        """Count a step before it is done.
+
+        Return False in a dry run; raise if the run was interrupted.
+        """
+        self.raise_if_interrupted()
         self.did(what)
         return not self.dry_run
 
-    def must_go_on(self) -> None:
-        """Raises if the run has lost its right to go on."""
+    def raise_if_interrupted(self) -> None:
+        """Raise if the run has lost its lock or its process is stopping."""
         if not self.still_ours():
             raise Interrupted(f"{self.name} lost its lock or is stopping")
 
     def did(self, what: str, times: int = 1) -> None:
-        """Counts what was done, or in a dry run would have been."""
+        """Count what was done, or what would have been done in a dry run."""
         if times:
             self.actions[what] += times
 
-    def saw(self, what: str, count: int) -> None:
-        """How many of something there were when this run looked; kept for whoever watches, also if the run fails later."""
-        self.sightings[what] = count
+    def record_count(self, what: str, count: int) -> None:
+        """Record how many of something this run found.
+
+        It is stored for metrics, also if the run fails later.
+        """
+        self.observed[what] = count
 
     def bounded(self, found: Sequence[T]) -> Sequence[T]:
-        """The part that fits this run's limit; queries ask for one more than that, so that an overflow shows."""
+        """Return the part that fits the limit of this run.
+
+        Queries ask for one more, so that an overflow is noticed.
+        """
         limit = self.limit
         if len(found) > limit:
             self.overflowed = True
         return found[:limit]
 
-    def in_turn(self, what: str, things: Sequence[T], name: Callable[[T], str]) -> list[T]:
-        """The things of one step in the order in which this run takes them. What the last run had to leave out comes after all others, and if there
-        are more than fit one run, each run begins at another place: what cannot be done never keeps the others out for good."""
-        if not things:
+    def in_turn(self, what: str, items: Sequence[T], name: Callable[[T], str]) -> list[T]:
+        """Return the items of one step in the order of this run.
+
+        Items that the last run skipped come last. If there are more than fit one run, each run
+        starts at another item, so that items which keep failing do not block the others.
+        """
+        if not items:
             return []
         before = f"{self.name}/{what}/"
         with self.deps.store.read() as tx:
             refused = suspects.subjects(tx, SuspectKind.REFUSED, before)
             turn = int(now(tx).timestamp())
-        begin = begins_at(turn, len(things)) if len(things) > self.limit else 0
-        order = [*things[begin:], *things[:begin]]
-        return sorted(order, key=lambda thing: f"{before}{name(thing)}" in refused)
+        begin = begins_at(turn, len(items)) if len(items) > self.limit else 0
+        order = [*items[begin:], *items[:begin]]
+        return sorted(order, key=lambda item: f"{before}{name(item)}" in refused)
 
     @property
     def acted(self) -> int:
-        """How much was done, what was left out not counted."""
+        """Return the number of actions, without skipped items."""
         return self.actions.total() - self.actions[_SKIPPED]
 
     @property
@@ -140,7 +157,7 @@ class Run:
         return self.deps.settings.pool.pass_limit
 
     def cluster(self) -> Listing:
-        """All pods as the driver knows them; raises rather than let a pass act on an old view."""
+        """Return all pods that the driver knows. Raises `StaleView` if the view is too old."""
         listing = self.deps.driver.cached()
         if listing.age_s > STALE_AFTER_S:
             raise StaleView(f"pods were last seen {listing.age_s:.0f} s ago")
@@ -149,7 +166,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """A pass: its name and what one run does."""
+    """A pass: its name and the function of one run."""
 
     name: str
     run: Callable[[Run], None]
@@ -167,8 +184,11 @@ def run_once(
     by_hand: bool = False,
     stopping: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-    """One run under its lock, as beat asks for it. Held elsewhere, paused or tried just now: skipped quietly. Whoever asks by hand is not told that it
-    was tried just now."""
+    """Run a pass once under its lock.
+
+    Skip it if another process holds the lock, if it is paused, or if it was tried a moment ago. The
+    last check does not apply to a run by hand.
+    """
     try:
         with deps.locks.taken(what.name, lock_ttl_s(what.name)) as lease:
             if lease is None:
@@ -185,7 +205,7 @@ def _under_lock(
 ) -> dict[str, Any]:
     with deps.store.write() as tx:
         if lease.found_empty:
-            sightings.broker_found_empty(tx)
+            observed_counts.broker_found_empty(tx)
         young_s = 0.0 if by_hand else not_within_s(what.name)
         due = dry_run or passes.attempt(tx, what.name, deps.who, not_within_s=young_s)
     if not due:
@@ -198,7 +218,7 @@ def _under_lock(
 
 
 def carry_out(deps: Deps, what: Pass, run: Run) -> dict[str, Any]:
-    """The run itself, and what the table is told of it."""
+    """Run the pass and record the result in the table."""
     began = deps.clock.monotonic()
     try:
         with _recorded(deps, run):
@@ -231,9 +251,9 @@ def carry_out(deps: Deps, what: Pass, run: Run) -> dict[str, Any]:
                 actions=run.acted,
                 duration_s=deps.clock.monotonic() - began,
             )
-            sightings.record(tx, what.name, run.sightings)
-            # What was refused before and was not now is mended or gone.
-            suspects.forget_others(tx, SuspectKind.REFUSED, _told(tx, run), among=f"{run.name}/")
+            observed_counts.record(tx, what.name, run.observed)
+            # An item that was refused before and is not refused now is fixed or gone.
+            suspects.forget_others(tx, SuspectKind.REFUSED, _record_skipped(tx, run), among=f"{run.name}/")
     if run.acted:
         log.info("pass_acted", name=what.name, dry_run=run.dry_run, **run.actions)
     return _report(deps, what, "ok", actions=dict(run.actions))
@@ -241,7 +261,7 @@ def carry_out(deps: Deps, what: Pass, run: Run) -> dict[str, Any]:
 
 @contextmanager
 def _recorded(deps: Deps, run: Run) -> Iterator[None]:
-    """Whatever a run raises is in the table before it goes on its way."""
+    """Record an exception of a run in the table before it propagates."""
     try:
         yield
     except Exception as exc:
@@ -249,23 +269,26 @@ def _recorded(deps: Deps, run: Run) -> Iterator[None]:
         try:
             with deps.store.write() as tx:
                 passes.failed(tx, run.name, outcome=outcome, detail=str(exc)[:500])
-                sightings.record(tx, run.name, run.sightings)
-                _told(tx, run)
+                observed_counts.record(tx, run.name, run.observed)
+                _record_skipped(tx, run)
         except Transient as unrecorded:
             log.warning("pass_failure_unrecorded", name=run.name, cause=str(unrecorded))
         raise
 
 
-def _told(tx: Tx, run: Run) -> list[str]:
-    """What this run left out, for whoever looks; in the log when it begins."""
-    told = []
+def _record_skipped(tx: Tx, run: Run) -> list[str]:
+    """Record the items that this run skipped and return their subjects.
+
+    Only the first of consecutive skips is logged.
+    """
+    subjects = []
     for what, cause in run.skipped.items():
         subject = f"{run.name}/{what}"
-        told.append(subject)
+        subjects.append(subject)
         if suspects.see(tx, SuspectKind.REFUSED, subject, cause[:500]).runs == 1:
-            loud = log.error if what in run.broken else log.warning
-            loud("step_skipped", subject=subject, cause=cause[:500])
-    return told
+            write = log.error if what in run.broken else log.warning
+            write("step_skipped", subject=subject, cause=cause[:500])
+    return subjects
 
 
 def _report(deps: Deps, what: Pass, outcome: str, **details: Any) -> dict[str, Any]:

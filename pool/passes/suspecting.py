@@ -1,4 +1,7 @@
-"""What a pass saw and must see again before it acts. A dry run looks at the suspicions that are there and adds none."""
+"""Observations that a pass must make twice before it acts.
+
+A dry run reads the stored suspicions and adds none.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,9 @@ from pool.store.suspects import SuspectKind, Suspicion
 
 
 def seen_again(run: Run, kind: SuspectKind, now_seen: Mapping[str, str]) -> dict[str, Suspicion]:
-    """How often each of these (subject: detail) has been seen in a row, this time included. Whatever was not seen now is forgotten."""
+    """Return how often each subject (subject: detail) was observed in consecutive runs, including
+    this one. Subjects that were not observed now are deleted.
+    """
     if run.dry_run:
         with run.deps.store.read() as tx:
             return {s: suspects.peek(tx, kind, s) for s in now_seen}

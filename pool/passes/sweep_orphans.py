@@ -1,5 +1,9 @@
-"""sweep_orphans: pods without rows and rows without pods. Pods are listed before rows are read; a view that failed or is old decides nothing; what was
-ever somebody's is deleted only on two proofs, one of them the pod's own. Over-releasing is worse than leaking."""
+"""sweep_orphans: find pods without rows and rows without pods.
+
+Pods are listed before rows are read, and a failed or old list decides nothing. A pod that was ever
+stamped is deleted only on two proofs, one of them its self-report. Deleting a pod in use is worse
+than leaking one.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,8 @@ from pool.drivers.port import Listing, Pod, PodRole, Word
 from pool.lifecycle import observing
 from pool.passes.running import Pass, Run, log
 from pool.passes.suspecting import seen_again
-from pool.store import deeds, glimpses, suspects, workers
-from pool.store.glimpses import Glimpse
+from pool.store import audit, row_scans, suspects, workers
+from pool.store.row_scans import ScannedRow
 from pool.store.suspects import SuspectKind
 
 Name = TypeVar("Name", bound=str)
@@ -29,7 +33,7 @@ EMPTY_RUNS, EMPTY_AGE_S = 3, 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """What pods and rows do not have in common: few in a healthy pool, however many there are."""
+    """The differences between pods and rows: few in a healthy pool of any size."""
 
     # Whether any row expects a pod at all.
     expecting: bool
@@ -38,26 +42,29 @@ class Compared:
 
 
 def run(run: Run) -> None:
-    """The whole comparison of one listing with the table."""
+    """Compare one list of pods with the table."""
     listing = _listing(run)
     pods = {name: p for name, p in listing.named().items() if p.role == PodRole.WORKER}
     with run.deps.store.read() as tx:
-        found = compared(pods, glimpses.live(tx))
-    run.saw("rows_without_pod", len(found.missing))
+        found = compared(pods, row_scans.live(tx))
+    run.record_count("rows_without_pod", len(found.missing))
     if pods or not found.expecting:
         seen_again(run, SuspectKind.EMPTY_CLUSTER, {})
         _rows_without_pods(run, found.missing)
     elif _emptiness_is_proven(run, listing):
         _rows_without_pods(run, found.missing)
     unowned = [listing.aged(p) for p in found.unowned]
-    run.saw("orphans", sum(1 for p in unowned if p.age_s >= YOUNG_S))
+    run.record_count("orphans", sum(1 for p in unowned if p.age_s >= YOUNG_S))
     _never_stamped(run, [p for p in unowned if not p.ever_stamped])
     _stamped(run, [p for p in unowned if p.ever_stamped])
     _companions(run, pods)
 
 
-def compared(pods: Mapping[str, Pod], rows: Iterable[Glimpse]) -> Compared:
-    """Each live row against the pod of its name. What is left of the pods is nobody's. Rows are looked at one by one and not kept."""
+def compared(pods: Mapping[str, Pod], rows: Iterable[ScannedRow]) -> Compared:
+    """Compare each live row with the pod of its name.
+
+    Pods that remain belong to no row. Rows are read one by one and not kept.
+    """
     left, missing, expecting = dict(pods), [], False
     for row in rows:
         pod = pods.get(row.id)
@@ -67,19 +74,22 @@ def compared(pods: Mapping[str, Pod], rows: Iterable[Glimpse]) -> Compared:
             del left[row.id]
         elif expects:
             missing.append(row.id)
-    # In an order that does not change from run to run: a suspicion must meet the same ones again.
+    # In an order that is the same in every run: a suspicion must meet the same rows again.
     missing.sort()
     unowned = [p for p in left.values() if _is_unowned(p, None)]
     return Compared(expecting=expecting, missing=missing, unowned=unowned)
 
 
 def _listing(run: Run) -> Listing:
-    """As the watch knows it; an empty one is worth a consistent read before anybody believes it."""
+    """Return the pods from the watch.
+
+    If there are none, read them from the API server before acting on it.
+    """
     listing = run.cluster()
     return listing if listing.pods else run.deps.driver.list()
 
 
-def _expects_pod(worker: SeenWorker | Glimpse) -> bool:
+def _expects_pod(worker: SeenWorker | ScannedRow) -> bool:
     return worker.state in _WITH_POD or (worker.state == State.SPAWNING and worker.pod_uid is not None)
 
 
@@ -87,7 +97,9 @@ _WITH_POD = PODDED - {State.DRAINING}
 
 
 def _emptiness_is_proven(run: Run, listing: Listing) -> bool:
-    """No pods at all while rows expect some: believed after three consistent reads with the anchor, over a minute."""
+    """Return whether the cluster has no pods although rows expect some: after three consistent
+    reads with the anchor, over one minute.
+    """
     seen = seen_again(
         run, SuspectKind.EMPTY_CLUSTER, {"all": "no pods, but rows"} if listing.anchored else {}
     ).get("all")
@@ -100,7 +112,10 @@ def _emptiness_is_proven(run: Run, listing: Listing) -> bool:
 
 
 def _rows_without_pods(run: Run, missing: Sequence[WorkerId]) -> None:
-    """Absent in two runs and in a read of its own: lost. A row whose pod was replaced under its name has lost its own, too."""
+    """Mark rows as lost whose pod was absent in two runs and in a read of its own.
+
+    A row whose pod was replaced by another of the same name has lost its pod, too.
+    """
     some = run.bounded(_suspects_first(run, SuspectKind.ROW_WITHOUT_POD, "row_lost", missing))
     seen = seen_again(run, SuspectKind.ROW_WITHOUT_POD, {str(i): "its pod is gone" for i in some})
     for worker_id in some:
@@ -109,7 +124,9 @@ def _rows_without_pods(run: Run, missing: Sequence[WorkerId]) -> None:
 
 
 def _suspects_first(run: Run, kind: SuspectKind, what: str, names: Sequence[Name]) -> list[Name]:
-    """Those that were seen once come before new ones, since the second look must follow the first; those that were tried in vain come last."""
+    """Return the names in order: those seen once, because the second observation must follow the
+    first; then new ones; last those that were tried without success.
+    """
     with run.deps.store.read() as tx:
         runs = {subject: times for _, subject, times, _ in suspects.every(tx, kind)}
     rank = {1: 0, 0: 1}
@@ -127,7 +144,10 @@ def _lose(run: Run, worker_id: WorkerId) -> None:
 
 
 def _is_unowned(pod: Pod, row: SeenWorker | None) -> bool:
-    """Nobody in the table counts on this pod. Draining rows still do: their deletion is on its way."""
+    """Return whether no row owns this pod.
+
+    A draining row still owns its pod, which is being deleted.
+    """
     if pod.terminating:
         return False
     return row is None or row.state in TERMINAL or row.pod_uid not in {None, pod.uid}
@@ -136,22 +156,24 @@ def _is_unowned(pod: Pod, row: SeenWorker | None) -> bool:
 def _never_stamped(run: Run, pods: Sequence[Pod]) -> None:
     old = sorted((p for p in pods if p.age_s >= YOUNG_S), key=lambda p: p.name)
     for pod in run.bounded(run.in_turn("orphan_deleted", old, lambda p: p.name)):
-        why = f"no row counted on it, and in its {pod.age_s:.0f} s nobody ever had"
+        why = f"no row owned it, and it was never claimed in its {pod.age_s:.0f} s"
         run.step("orphan_deleted", pod.name, partial(_delete, run, pod, why))
 
 
 def _stamped(run: Run, pods: Sequence[Pod]) -> None:
-    """The table says unused in two runs, it is old enough, and the pod itself says so: then, and a few at a time."""
+    """Delete stamped pods that had no row in two runs, are old enough and report that they are
+    unused; a few per run.
+    """
     old = [p for p in pods if p.age_s >= YOUNG_STAMPED_S]
     seen = seen_again(run, SuspectKind.STAMPED_POD, {p.uid: f"pod {p.name} has no row" for p in old})
     _forget_held(run, old)
     ripe = [p for p in old if seen[p.uid].runs >= 2]
     run.overflowed |= len(ripe) > STAMPED_PER_RUN
-    # Those that can not go keep their places; so each run begins where the one before has ended.
+    # Pods that are kept stay in the list, so each run starts where the previous one ended.
     turn = max((seen[p.uid].runs for p in ripe), default=0) * STAMPED_PER_RUN % max(1, len(ripe))
     for pod in (ripe[turn:] + ripe[:turn])[:STAMPED_PER_RUN]:
-        run.spare("orphan_asked", pod.name, partial(_hold_or_delete, run, pod))
-    run.saw("orphans_held", run.actions["orphan_held"])
+        run.try_item("orphan_asked", pod.name, partial(_hold_or_delete, run, pod))
+    run.record_count("orphans_held", run.actions["orphan_held"])
 
 
 def _hold_or_delete(run: Run, pod: Pod) -> None:
@@ -161,23 +183,26 @@ def _hold_or_delete(run: Run, pod: Pod) -> None:
         _report_held(run, pod, word)
         log.warning("orphan_held", pod=pod.name, word=str(word))
         return
-    why = "no row counted on it in two runs, and the pod itself said that it was unused"
+    why = "no row owned it in two runs, and the pod reported that it was unused"
     run.step("orphan_deleted", pod.name, partial(_delete, run, pod, why))
 
 
 def _delete(run: Run, pod: Pod, why: str) -> None:
-    """The deed is written before it is done: a pod that is gone can not tell what became of it."""
+    """Delete an orphaned pod.
+
+    The audit entry is written first, because a deleted pod leaves no other trace.
+    """
     with run.deps.store.write() as tx:
         suspects.forget(tx, SuspectKind.HELD_POD, pod.uid)
-        # Once, however often it has to be tried.
-        if not any(deed.what == "orphan_deleted" for deed in deeds.of(tx, pod.name)):
-            deeds.record(tx, "orphan_deleted", pod.name, who=run.deps.who, why=why)
+        # One entry, however often the deletion is tried.
+        if not any(entry.what == "orphan_deleted" for entry in audit.of(tx, pod.name)):
+            audit.record(tx, "orphan_deleted", pod.name, who=run.deps.who, why=why)
     log.info("orphan_deleted", pod=pod.name, age_s=pod.age_s, stamped=pod.ever_stamped)
     run.deps.driver.delete(pod.name, pod.uid)
 
 
 def _forget_held(run: Run, unowned: Sequence[Pod]) -> None:
-    """Pods that are gone, or have a row again, are held no longer."""
+    """Delete the records of held pods that are gone or have a row again."""
     if not run.dry_run:
         with run.deps.store.write() as tx:
             suspects.forget_others(tx, SuspectKind.HELD_POD, {p.uid for p in unowned})
@@ -191,10 +216,10 @@ def _report_held(run: Run, pod: Pod, word: Word) -> None:
 
 
 def _companions(run: Run, pods: Mapping[str, Pod]) -> None:
-    """A secret or account whose pod is gone, in two runs."""
+    """Delete companions whose pod was absent in two runs."""
     without_pod = [c for c in run.deps.driver.companions() if c not in pods]
     with run.deps.store.read() as tx:
-        rows = glimpses.live_among(tx, without_pod)
+        rows = row_scans.live_among(tx, without_pod)
     left = [c for c in without_pod if c not in rows]
     some = run.bounded(_suspects_first(run, SuspectKind.COMPANION, "companion_deleted", left))
     seen = seen_again(run, SuspectKind.COMPANION, dict.fromkeys(some, "its pod is gone"))

@@ -1,5 +1,8 @@
-"""sweep_stuck: what should have moved on by now and has not. Slots without a worker, claims whose activation has fallen silent, messages that got
-lost, and workers that do not answer their probe. A heart-beating activation is never taken."""
+"""sweep_stuck: end what should have moved on.
+
+Slots that did not become ready, claims whose activation has no heartbeat, lost messages, and
+workers that do not answer their probe. An activation with recent heartbeats is never ended.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ from pool.core.periods import PERIODS_S
 from pool.core.records import Held, SeenWorker
 from pool.core.states import CLAIMABLE, MoveReason, State
 from pool.drivers.port import Pod
-from pool.lifecycle import activating, retiring, sparing, spawning
+from pool.lifecycle import activating, item_errors, retiring, spawning
 from pool.lifecycle.effects import transaction
 from pool.metrics.catalog import Item
 from pool.passes.running import Pass, Run
 from pool.passes.suspecting import seen_again
-from pool.store import glimpses, now, suspects, workers
+from pool.store import now, row_scans, suspects, workers
 from pool.store.suspects import SuspectKind
 
 PROBE_FAILURES = 3
@@ -27,7 +30,7 @@ _PROBE_TIMEOUT_S = 2.0
 
 
 def run(run: Run) -> None:
-    """Pods are looked at first; rows after them."""
+    """Run all sweeps. Pods are read before rows."""
     pods = run.cluster().named()
     _stuck_slots(run, pods)
     _lost_spawns(run)
@@ -40,7 +43,8 @@ def _stuck_slots(run: Run, pods: Mapping[str, Pod]) -> None:
     with run.deps.store.read() as tx:
         old = workers.slots_older_than(tx, pool.stuck_cutoff_s)
         kept_too_long = set(workers.slots_older_than(tx, pool.unschedulable_limit_s))
-        # What has nowhere to run yet is kept, not churned; it does not count toward the limit of a run either.
+        # An unschedulable slot is kept rather than replaced, and does not count toward the limit of
+        # a run.
         stuck = [i for i in old if i in kept_too_long or not ((pod := pods.get(i)) and pod.unschedulable)]
         found = workers.get_many(tx, stuck[: run.limit + 1])
     for slot in run.bounded([found[i] for i in stuck[: run.limit + 1] if i in found]):
@@ -56,7 +60,9 @@ def _stuck_slots(run: Run, pods: Mapping[str, Pod]) -> None:
 
 
 def _lost_spawns(run: Run) -> None:
-    """A slot without a pod whose message is older than its budget: sent again, once per budget."""
+    """Send the task of a slot without a pod again if its message is older than its budget, once per
+    budget.
+    """
     with run.deps.store.read() as tx:
         found = workers.unsent_slots(
             tx, older_than_s=run.deps.settings.pool.spawn_budget_s, limit=run.limit + 1
@@ -67,7 +73,7 @@ def _lost_spawns(run: Run) -> None:
 
 def _send_again(run: Run, slot: SeenWorker) -> None:
     with run.deps.store.write() as tx:
-        workers.sent_again(tx, slot)
+        workers.record_resend(tx, slot)
     run.deps.broker.send("pool.spawn", worker_id=slot.id)
 
 
@@ -83,31 +89,35 @@ def _silent_claims(run: Run) -> None:
 
 
 def _probes(run: Run) -> None:
-    """Unclaimed workers of profiles that have a probe. Three failures in a row, whoever asked, and it leaves; a claimed one is never asked. Of more than a run
-    can ask, those that failed are asked again and the others in turn."""
+    """Probe unclaimed workers of profiles that have a probe.
+
+    A worker is drained after three consecutive failures, in any replica; a claimed worker is never
+    probed. If there are more than fit one run, those that failed are probed again and the others
+    take turns.
+    """
     probed = {name: p.probe_path for name, p in run.deps.settings.profiles.items() if p.probe_path}
     if not probed:
         return
     with run.deps.store.read() as tx:
-        everyone = [i for name in probed for i in glimpses.claimable_ids(tx, ProfileName(name))]
+        candidates = [i for name in probed for i in row_scans.claimable_ids(tx, ProfileName(name))]
         failed, turn = (
             suspects.subjects(tx, SuspectKind.PROBE),
             int(now(tx).timestamp() // PERIODS_S[run.name]),
         )
-        asked = planning.whose_turn(everyone, failed, most=run.limit, turn=turn)
+        asked = planning.whose_turn(candidates, failed, most=run.limit, turn=turn)
         some = [w for w in workers.get_many(tx, asked).values() if w.state in CLAIMABLE]
 
     def healthy(worker: SeenWorker) -> bool:
         url = f"{worker.endpoint}{probed[worker.profile]}"
         try:
             return run.deps.worker_api.healthy(url, _PROBE_TIMEOUT_S)
-        except Exception as exc:  # noqa: BLE001 - a probe that cannot be made says nothing about its worker
-            sparing.left_out(run.deps.metrics, Item.PROBE, worker.id, exc)
+        except Exception as exc:  # noqa: BLE001 - a failure of the prober is no failure of the worker
+            item_errors.record_skipped(run.deps.metrics, Item.PROBE, worker.id, exc)
             return True
 
     with ThreadPoolExecutor(_PROBES_AT_ONCE) as threads:
         answers = list(threads.map(healthy, some))
-    run.must_go_on()  # a probe that was cut short by a shutdown is not a failure
+    run.raise_if_interrupted()  # a probe that a shutdown interrupted is not a failure
     failing = [w for w, ok in zip(some, answers, strict=True) if not ok]
     seen = seen_again(run, SuspectKind.PROBE, {w.id: "does not answer its probe" for w in failing})
     for worker in failing:

@@ -1,6 +1,8 @@
-"""Workers of a profile that was taken out of the configuration: nobody can ask for them any more, so those that nobody holds go. A busy one drains when it is
-released. Done only once no run of this pass has known the profile for a minute: while the control plane is updated, an old replica does not know a new
-profile yet."""
+"""Drain workers of a profile that was removed from the configuration: no caller can request them.
+
+A busy one drains when it is released. This happens only after no run has known the profile for a
+minute, because during an update an old replica does not know a new profile yet.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,11 @@ UNKNOWN_FOR_S = 60.0
 
 
 def retire(run: Run) -> None:
-    """As many as fit one run."""
+    """Drain as many workers of removed profiles as fit one run."""
     known = run.deps.settings.profiles
     with run.deps.store.read() as tx:
-        strangers = {p for p in workers.profiles(tx) if p not in known}
-        unknown = {p for p in strangers if workers.live(tx, states=ENTRY, profile=p, limit=1)}
+        removed = {p for p in workers.profiles(tx) if p not in known}
+        unknown = {p for p in removed if workers.live(tx, states=ENTRY, profile=p, limit=1)}
     seen = seen_again(run, SuspectKind.PROFILE, {p: f"profile {p} is no longer configured" for p in unknown})
     gone = sorted(ProfileName(p) for p, suspicion in seen.items() if suspicion.age_s >= UNKNOWN_FOR_S)
     with run.deps.store.read() as tx:

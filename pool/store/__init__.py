@@ -1,4 +1,7 @@
-"""The durable table of the pool: the only room that knows SQL. A file a table; every write is fenced."""
+"""Access to the database.
+
+The only room that contains SQL, with one file per table. Every write is fenced.
+"""
 
 from pool.store.engine import (
     Store,

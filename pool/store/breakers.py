@@ -1,4 +1,7 @@
-"""Breakers: a profile whose spawns keep failing waits longer each time, says why, and holds nobody else's slots."""
+"""Breakers: after repeated spawn failures a profile gets no new slots for a growing time.
+
+Other profiles are not affected.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,11 @@ from pool.store.engine import Tx
 from pool.store.schema import breakers as B
 from pool.store.sql import ahead, now, plus
 
-# The first failures cost nothing: one bad pod is not a bad profile.
+# The first failures open no breaker: one bad pod does not prove a bad profile.
 FREE_FAILURES = 2
 PAUSES = Backoff(first_s=5.0, factor=2.0, limit_s=300.0)
-# No pause is longer than the longest: one that seems so was written before the clock stepped back.
+# An end further away than the longest pause was written before the clock stepped back; it is
+# ignored.
 _OPEN = select(B.c.profile).where(
     B.c.profile == bindparam("profile"), B.c.open_until > now(), ~ahead(B.c.open_until, PAUSES.limit_s)
 )
@@ -26,7 +30,7 @@ _OPEN = select(B.c.profile).where(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breaker:
-    """A profile's recent failures; open while no spawns are made."""
+    """The recent spawn failures of a profile. While the breaker is open, no spawns are started."""
 
     profile: ProfileName
     failures: int
@@ -35,7 +39,7 @@ class Breaker:
 
 
 def failed(tx: Tx, profile: ProfileName, why: str) -> None:
-    """One more failure in a row."""
+    """Record one more consecutive failure, and open the breaker if there are too many."""
     tx.execute(postgresql.insert(B).values(profile=profile, failures=0, why=why).on_conflict_do_nothing())
     row = tx.execute(select(B.c.failures).where(B.c.profile == profile).with_for_update()).one()
     failures = row.failures + 1
@@ -47,7 +51,7 @@ def failed(tx: Tx, profile: ProfileName, why: str) -> None:
 
 
 def succeeded(tx: Tx, profile: ProfileName) -> None:
-    """A worker became ready: the profile can."""
+    """Close the breaker: a worker of the profile became ready."""
     tx.execute(delete(B).where(B.c.profile == profile))
 
 

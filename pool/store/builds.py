@@ -1,4 +1,4 @@
-"""A profile's live workers by their build: for counting how far a change has come, and for choosing who goes for it."""
+"""Live workers of a profile by build: counts for the progress of a rollout, and the workers to replace."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ENDS = select(func.min(W.c.revision), func.max(W.c.revision)).where(
 
 @dataclass(frozen=True, slots=True)
 class Old:
-    """An unclaimed worker of another build than the wanted one, as far as choosing needs it."""
+    """An unclaimed worker of another build than the wanted one, with the fields that the choice needs."""
 
     id: WorkerId
     state: State
@@ -31,7 +31,7 @@ class Old:
 
 
 def by_state(tx: Tx, profile: ProfileName) -> dict[tuple[str, State], int]:
-    """Live rows by revision and state."""
+    """Count live rows by revision and state."""
     statement = select(W.c.revision, W.c.state, func.count()).where(_LIVE, W.c.profile == profile)
     return {
         (r, State(s)): n for r, s, n in tx.execute(statement.group_by(W.c.profile, W.c.revision, W.c.state))
@@ -39,12 +39,15 @@ def by_state(tx: Tx, profile: ProfileName) -> dict[tuple[str, State], int]:
 
 
 def others_live(tx: Tx, profile: ProfileName, wanted: str) -> bool:
-    """Whether any live worker is of another build: the two ends of an index tell, however many workers there are."""
+    """Return whether any live worker has another build.
+
+    Reads only the two ends of an index, so the cost does not depend on the number of workers.
+    """
     return bool({*tx.execute(_ENDS, {"profile": profile}).one()} - {wanted, None})
 
 
 def has_been_ready(tx: Tx, profile: ProfileName, revision: str) -> bool:
-    """Whether some worker of this build that still lives became ready."""
+    """Return whether a live worker of this build has become ready."""
     statement = select(W.c.id).where(
         _LIVE, W.c.profile == profile, W.c.revision == revision, W.c.ready_at.is_not(None)
     )
@@ -52,13 +55,13 @@ def has_been_ready(tx: Tx, profile: ProfileName, revision: str) -> bool:
 
 
 def of_idle(tx: Tx, profile: ProfileName) -> Iterator[tuple[WorkerId, str]]:
-    """Each idle worker and its build."""
+    """Yield each idle worker with its build."""
     statement = select(W.c.id, W.c.revision).where(W.c.profile == profile, W.c.state == word(State.IDLE))
     return ((worker_id, revision) for worker_id, revision in tx.execute(statement))
 
 
 def others_unclaimed(tx: Tx, profile: ProfileName, wanted: str) -> list[Old]:
-    """Unclaimed workers of other builds, those that have been in their state longest first."""
+    """Return the unclaimed workers of other builds, longest in their state first."""
     columns = (
         W.c.id,
         W.c.state,

@@ -1,4 +1,4 @@
-"""Claims: begun, leased, renewed, ended. An ended claim never comes back."""
+"""The table of claims: begun, leased, renewed, ended. An ended claim never becomes live again."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ _BY_ID_LOCKED = _BY_ID.with_for_update()
 
 
 def end(tx: Tx, asked: Mapping[str, Any], claim_id: ClaimId, why: ClaimEnd, by: By) -> dict[str, Any] | None:
-    """End a claim for a cause that is not its holder's, and see to its request. None: it had ended before; or it was to expire, and has been
-    renewed meanwhile."""
+    """End a claim for a cause other than its holder's release, and decide its request.
+
+    Return None if the claim had already ended, or if it was to expire and has been renewed.
+    """
     moved = {"who": prose(by.who), "reason": by.reason, "detail": prose(by.detail)}
     ending = {"claim_id": claim_id, "why": why, **moved, "patient": True}
     return rules.call(rules.Within(tx), "end_claim", {**asked, **ending})
@@ -33,8 +35,8 @@ def get(tx: Tx, claim_id: ClaimId) -> Claim | None:
     return _one(tx.execute(_BY_ID, {"id": claim_id}).one_or_none())
 
 
-def ask_release(tx: Tx, claim_id: ClaimId, condition: str, org: OrgId | None = None) -> bool:
-    """Keep the wish to release, when the release itself could not be carried out."""
+def request_release(tx: Tx, claim_id: ClaimId, condition: str, org: OrgId | None = None) -> bool:
+    """Record that a release was requested, when the release itself could not be written."""
     statement = (
         update(C)
         .where(C.c.id == claim_id, C.c.ended_at.is_(None), C.c.release_asked_at.is_(None), *_of(org))
@@ -44,13 +46,19 @@ def ask_release(tx: Tx, claim_id: ClaimId, condition: str, org: OrgId | None = N
 
 
 def unfinished_releases(tx: Tx, *, limit: int) -> list[Claim]:
-    """Claims whose release could not be carried out. Of more than fit, each in its turn."""
+    """Return claims whose release could not be written.
+
+    If there are more than `limit`, each run starts at another row.
+    """
     asked = select(C).where(C.c.ended_at.is_(None), C.c.release_asked_at.is_not(None))
     return [rows.claim(r) for r in in_turn(tx, asked.order_by(C.c.release_asked_at, C.c.id), limit=limit)]
 
 
 def expired(tx: Tx, *, limit: int) -> list[Claim]:
-    """Claims whose lease is over by the lane's rule: the holder had a whole lease of open lane to renew in."""
+    """Return claims whose lease has expired.
+
+    The lane must have been open for a whole lease, so that the holder could have renewed.
+    """
     statement = select(C).where(C.c.ended_at.is_(None), *_expired()).order_by(C.c.lease_expires_at, C.c.id)
     return [rows.claim(r) for r in tx.execute(statement.limit(limit))]
 

@@ -1,4 +1,7 @@
-"""Tables, indexes and triggers as statements. Migrations are frozen copies of what this said; a test holds the two together."""
+"""Tables, indexes and triggers as statements.
+
+A test checks that the migrations create the same schema.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from pool.store.sql import PG_NOW
 
 
 def statements() -> list[str]:
-    """Every statement that makes an empty database ready, in order."""
+    """Return the statements that create the schema in an empty database, in order."""
     dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
     tables = metadata.sorted_tables
     indexes = sorted((i for t in tables for i in t.indexes), key=lambda i: str(i.name))
@@ -20,5 +23,8 @@ def statements() -> list[str]:
         *(str(CreateIndex(i).compile(dialect=dialect)).strip() for i in indexes),
         *triggers.statements(),
         "INSERT INTO clock (id, shift_s) VALUES (1, 0)",
-        f"INSERT INTO pool (id, live, lane_open_since, canary_at, began_at) VALUES (1, 0, {PG_NOW}, {PG_NOW}, {PG_NOW})",
+        (
+            "INSERT INTO pool (id, live, lane_open_since, canary_at, began_at)"
+            f" VALUES (1, 0, {PG_NOW}, {PG_NOW}, {PG_NOW})"
+        ),
     ]

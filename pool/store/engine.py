@@ -1,4 +1,4 @@
-"""The connection to the database: engines, transactions, the clock."""
+"""The connection to the database: engine, transactions and clock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOCK_RECONCILE = text("SELECT pg_advisory_xact_lock(hashtextextended(:k, 8))")
 
 
 class Store:
-    """The durable table of the pool. Threads may share it; each transaction has its own connection."""
+    """The database of the pool. Threads may share a store; each transaction has its own connection."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -31,30 +31,36 @@ class Store:
 
     @contextmanager
     def write(self) -> Iterator[Tx]:
-        """One transaction. It commits when the block ends, and nothing of it remains if the block raises."""
+        """Run the block in one transaction.
+
+        It commits when the block ends and rolls back if the block raises.
+        """
         with translated(), self.engine.begin() as tx:
             yield tx
 
     @contextmanager
     def read(self) -> Iterator[Tx]:
-        """Reads that hold no lock; each statement sees what is committed when it starts."""
+        """Run the block without a transaction and without locks.
+
+        Each statement sees what was committed when it started.
+        """
         with translated(), self._single.connect() as tx:
             yield tx
 
     @contextmanager
     def snapshot(self) -> Iterator[Tx]:
-        """Several reads that see one moment."""
+        """Run the block in a REPEATABLE READ transaction, so that all reads see the same state."""
         with translated(), self._moment.connect() as tx, tx.begin():
             yield tx
 
     def ask(self, statement: str, argument: str) -> str | None:
-        """The one value that a statement gives, by itself a transaction."""
+        """Run a statement as a transaction of its own and return its single value."""
         with self.read() as tx:
             found: str | None = tx.exec_driver_sql(statement, (argument,)).scalar_one()
             return found
 
     def now(self) -> datetime:
-        """The database's time."""
+        """Return the database's time."""
         with self.read() as tx:
             return now(tx)
 
@@ -63,13 +69,16 @@ class Store:
 
 
 def now(tx: Tx) -> datetime:
-    """The database's time, as this statement sees it."""
+    """Return the database's time."""
     at: datetime = tx.execute(_NOW).scalar_one()
     return at
 
 
 def true_now(store: Store) -> datetime:
-    """The database's time as nobody has shifted it: for telling a wrong clock, never for deciding."""
+    """Return the database's time without the shift that tests may set.
+
+    Use it to detect a wrong clock, never to decide.
+    """
     statement = text("SELECT clock_timestamp() AS now").columns(now=Instant())
     with store.read() as tx:
         at: datetime = tx.execute(statement).scalar_one()
@@ -77,7 +86,7 @@ def true_now(store: Store) -> datetime:
 
 
 def ping(store: Store) -> str:
-    """What answers, in its own words. Needs no table."""
+    """Return the name and version of the server. Needs no table."""
     with store.read() as tx:
         return f"Postgres {tx.execute(text('SHOW server_version')).scalar_one()}"
 
@@ -90,10 +99,13 @@ def connect(
     connections: int = 20,
     idle_s: float = IDLE_IN_TRANSACTION_S,
 ) -> Store:
-    """A store on this database. Opens no connection yet. A statement waits for a lock no longer than `lock_timeout_s`, by default as long as a call
-    may take. A transaction that stands still for `idle_s` is ended by the server."""
-    # No transaction of ours spans a call to anything else, so one that is idle belongs to a process that has stopped moving; what it
-    # holds is wanted by others. The server ends it long before a lock of theirs gives up.
+    """Return a store on this database. No connection is opened yet.
+
+    `lock_timeout_s` limits the wait of a statement for a lock; the default is the timeout of a
+    call. The server ends a transaction that is idle for `idle_s`.
+    """
+    # No transaction of the pool spans a call to another system, so an idle one belongs to a process
+    # that has stopped. The server ends it long before others that need its locks time out.
     ms = call_timeout_s * 1000
     engine = create_engine(
         _address(url),
@@ -103,7 +115,9 @@ def connect(
         pool_recycle=1800,
         connect_args={
             "connect_timeout": max(2, call_timeout_s // 2),
-            "options": f"-c statement_timeout={ms} -c lock_timeout={int((lock_timeout_s or call_timeout_s) * 1000)} -c idle_in_transaction_session_timeout={int(idle_s * 1000)}",
+            "options": f"-c statement_timeout={ms}"
+            f" -c lock_timeout={int((lock_timeout_s or call_timeout_s) * 1000)}"
+            f" -c idle_in_transaction_session_timeout={int(idle_s * 1000)}",
             "application_name": "warmpool",
             "tcp_user_timeout": ms,
         },
@@ -112,12 +126,12 @@ def connect(
 
 
 def lock_reconcile(tx: Tx, profile: str) -> None:
-    """Two runs that count demand and make slots for it go one after the other."""
+    """Serialise the transactions that count demand and create slots for a profile."""
     tx.execute(_LOCK_RECONCILE, {"k": profile})
 
 
 def _address(url: str) -> URL:
-    """The URL with the driver that is installed."""
+    """Return the URL with the name of the installed driver."""
     try:
         parsed = make_url(url)
     except ArgumentError as exc:
@@ -126,6 +140,7 @@ def _address(url: str) -> URL:
         ) from exc
     if parsed.get_backend_name() not in {"postgresql", "postgres"}:
         raise PoolError(
-            f"database_url: {parsed.get_backend_name()} is not supported; it must be postgresql://USER:PASSWORD@HOST/NAME"
+            f"database_url: {parsed.get_backend_name()} is not supported;"
+            " it must be postgresql://USER:PASSWORD@HOST/NAME"
         )
     return parsed.set(drivername="postgresql+psycopg")

@@ -1,4 +1,7 @@
-"""What the database says, in the project's own words. Every named constraint has its sentence here, once."""
+"""Translate database errors into the project's errors.
+
+The name of a violated constraint becomes the error text.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,15 @@ _MOVES = frozenset({"legal_moves_only", "terminal_row_never_comes_back", "every_
 _RETRY_STATES = frozenset(
     {"40001", "40P01", "57014", "55P03", "57P01", "57P02", "57P03", "53300", "25P03", "25006"}
 )
-# A table, a column or a function that this code knows and the database does not.
+# SQLSTATEs for a table, a column or a function that does not exist in the database.
 _UNKNOWN_NAMES = frozenset({"42P01", "42703", "42883"})
 
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Database errors as `Transient` or `BrokenPromise`; a schema that is not this code's as a `PoolError`."""
+    """Raise database errors as `Transient` or `BrokenPromise`, and a schema of another version as
+    `PoolError`.
+    """
     try:
         yield
     except IntegrityError as exc:
@@ -37,7 +42,7 @@ def translated() -> Iterator[None]:
 
 
 def constraint_of(exc: IntegrityError) -> str:
-    """The name of the promise that was about to be broken."""
+    """Return the name of the violated constraint."""
     diag = getattr(exc.orig, "diag", None)
     return str(getattr(diag, "constraint_name", None) or exc.orig)
 

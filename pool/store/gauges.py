@@ -1,4 +1,7 @@
-"""What the table says at one moment, in numbers. A handful of statements, each of which walks an index of live rows: what is over is never read."""
+"""Counts of the current state, for metrics.
+
+A few statements, each on an index of live rows; ended rows are never read.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
 from pool.core.states import LIVE, RequestState, State
-from pool.store.costing import KEPT, Spell
 from pool.store.engine import Tx
+from pool.store.idle_cost import KEPT, IdleReason
 from pool.store.schema import claims as C
 from pool.store.schema import idle_spent as I
 from pool.store.schema import orgs as O
@@ -23,7 +26,7 @@ from pool.store.sql import now, plus
 
 
 class seconds(FunctionElement[float]):  # noqa: N801 - reads as SQL
-    """`seconds(later, earlier)`: how far apart two instants are; not less than nothing."""
+    """`seconds(later, earlier)`: the difference of two instants in seconds, at least 0."""
 
     type = Float()
     name = "seconds"
@@ -33,13 +36,13 @@ class seconds(FunctionElement[float]):  # noqa: N801 - reads as SQL
 @compiles(seconds)
 def _seconds(element: seconds, compiler: SQLCompiler, **kw: Any) -> str:
     later, earlier = (compiler.process(c, **kw) for c in element.clauses)
-    # Not EXTRACT, which reckons with decimals: over many rows that costs several times as much.
+    # Not EXTRACT, which computes with NUMERIC: over many rows that is several times slower.
     return f"GREATEST(0.0, date_part('epoch', {later} - {earlier}))"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """What a reason has cost so far."""
+    """The resources used for one reason so far."""
 
     vcpu_s: float = 0.0
     gib_s: float = 0.0
@@ -50,16 +53,16 @@ class Spent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRows:
-    """Live workers by profile and state, and what they have cost until now."""
+    """Live workers by profile and state, and the resources that they have used while idle."""
 
     counts: Mapping[tuple[str, State], int]
-    spent: Mapping[tuple[str, Spell], Spent]
+    spent: Mapping[tuple[str, IdleReason], Spent]
 
 
 def live_rows(tx: Tx) -> LiveRows:
-    """One walk over the live rows. The spells that have not ended are counted up to now."""
+    """Read all live rows once. Periods that have not ended are counted up to now."""
     at = select(now().label("at")).cte("at")
-    columns = [func.sum(_spell_s(spell, at.c.at)).label(spell) for spell in Spell]
+    columns = [func.sum(_idle_s(reason, at.c.at)).label(reason) for reason in IdleReason]
     size = (W.c.cpu_millicores, W.c.memory_mib)
     statement = (
         select(W.c.profile, W.c.state, *size, func.count().label("count"), *columns)
@@ -68,43 +71,44 @@ def live_rows(tx: Tx) -> LiveRows:
         .group_by(W.c.profile, W.c.state, *size)
     )
     counts: dict[tuple[str, State], int] = {}
-    spent: dict[tuple[str, Spell], Spent] = {}
+    spent: dict[tuple[str, IdleReason], Spent] = {}
     for row in tx.execute(statement).mappings():
         key = row["profile"], State(row["state"])
         counts[key] = counts.get(key, 0) + int(row["count"])
-        for spell in Spell:
-            s = float(row[spell])
+        for reason in IdleReason:
+            s = float(row[reason])
             more = Spent(vcpu_s=s * row["cpu_millicores"] / 1000, gib_s=s * row["memory_mib"] / 1024)
-            spent[row["profile"], spell] = spent.get((row["profile"], spell), Spent()) + more
+            spent[row["profile"], reason] = spent.get((row["profile"], reason), Spent()) + more
     return LiveRows(counts=counts, spent=spent)
 
 
-def _spell_s(spell: Spell, at: ColumnElement[Any]) -> ColumnElement[float]:
-    """The seconds of one kind in a live row, the spell that lasts included."""
-    lasting: dict[Spell, tuple[State, ColumnElement[float]]] = {
-        Spell.STARTING: (State.SPAWNING, seconds(at, W.c.state_since)),
-        Spell.WARM: (State.IDLE, seconds(at, W.c.state_since)),
-        Spell.PARKED: (
+def _idle_s(reason: IdleReason, at: ColumnElement[Any]) -> ColumnElement[float]:
+    """Return the seconds of one kind in a live row, including the current period."""
+    current: dict[IdleReason, tuple[State, ColumnElement[float]]] = {
+        IdleReason.STARTING: (State.SPAWNING, seconds(at, W.c.state_since)),
+        IdleReason.WARM: (State.IDLE, seconds(at, W.c.state_since)),
+        IdleReason.PARKED: (
             State.HOT_IDLE,
             seconds(case((W.c.hot_idle_until < at, W.c.hot_idle_until), else_=at), W.c.state_since),
         ),
-        Spell.OVERDUE: (State.HOT_IDLE, seconds(at, W.c.hot_idle_until)),
-        Spell.LEAVING: (State.DRAINING, seconds(at, W.c.state_since)),
+        IdleReason.OVERDUE: (State.HOT_IDLE, seconds(at, W.c.hot_idle_until)),
+        IdleReason.LEAVING: (State.DRAINING, seconds(at, W.c.state_since)),
     }
-    state, lasts = lasting[spell]
-    open_s: ColumnElement[float] = case((W.c.state == state, lasts), else_=0.0)
-    return open_s + W.c[f"{spell}_s"] if spell in KEPT else open_s
+    state, period_s = current[reason]
+    open_s: ColumnElement[float] = case((W.c.state == state, period_s), else_=0.0)
+    return open_s + W.c[f"{reason}_s"] if reason in KEPT else open_s
 
 
-def spent_before(tx: Tx) -> dict[tuple[str, Spell], Spent]:
-    """What lives that are over have cost."""
+def spent_before(tx: Tx) -> dict[tuple[str, IdleReason], Spent]:
+    """Return the resources used by workers that have ended."""
     return {
-        (r.profile, Spell(r.reason)): Spent(vcpu_s=r.vcpu_s, gib_s=r.gib_s) for r in tx.execute(select(I))
+        (r.profile, IdleReason(r.reason)): Spent(vcpu_s=r.vcpu_s, gib_s=r.gib_s)
+        for r in tx.execute(select(I))
     }
 
 
 def waiting(tx: Tx) -> dict[str, tuple[int, float]]:
-    """By profile: how many wait, and for how long the oldest has."""
+    """Return, by profile, the number of waiters and the age of the oldest in seconds."""
     oldest = seconds(now(), func.min(R.c.created_at))
     statement = select(R.c.profile, func.count().label("count"), oldest.label("oldest_s"))
     statement = statement.where(R.c.state == RequestState.WAITING).group_by(R.c.profile)
@@ -112,7 +116,10 @@ def waiting(tx: Tx) -> dict[str, tuple[int, float]]:
 
 
 def parked_overdue(tx: Tx, *, grace_s: float) -> dict[str, int]:
-    """By profile: parked workers that are past their time by more than the grace. What an org's floor keeps is not overdue."""
+    """Count, by profile, the parked workers that are past their TTL by more than `grace_s`.
+
+    Workers that an org's floor keeps are not overdue.
+    """
     statement = (
         select(W.c.org, W.c.profile, func.count().label("count"), O.c.hot_idle_floor, O.c.parked)
         .join(O, O.c.id == W.c.org)
@@ -133,14 +140,16 @@ def parked_overdue(tx: Tx, *, grace_s: float) -> dict[str, int]:
 
 
 def idle_longer_than(tx: Tx, age_s: float) -> dict[str, int]:
-    """By profile: idle workers that have been ready for so long."""
+    """Count, by profile, the idle workers that have been ready for at least `age_s` seconds."""
     statement = select(W.c.profile, func.count().label("count"))
     statement = statement.where(W.c.state == State.IDLE, W.c.ready_at <= plus(now(), -age_s))
     return {r.profile: int(r._mapping["count"]) for r in tx.execute(statement.group_by(W.c.profile))}
 
 
 def fullest_orgs(tx: Tx, *, limit: int) -> list[tuple[str, int, int]]:
-    """Org, live claims and cap: those nearest to their cap first, then those that hold most."""
+    """Return org, live claims and cap: orgs nearest to their cap first, then those with the most
+    claims.
+    """
     held = (
         select(C.c.org, func.count().label("held")).where(C.c.ended_at.is_(None)).group_by(C.c.org).subquery()
     )

@@ -1,4 +1,7 @@
-"""The journal: written by triggers, read by people. It replays to the table."""
+"""The journal of moves: written by triggers, read by people.
+
+Replaying it gives the table of workers.
+"""
 
 from __future__ import annotations
 
@@ -33,30 +36,33 @@ class Entry:
 
     @property
     def is_mark(self) -> bool:
-        """Whether the worker stayed where it was and was marked to leave."""
+        """Return whether the worker kept its state and was marked as leaving."""
         return self.from_state == self.to_state
 
 
 def of(tx: Tx, worker_id: WorkerId, *, newest: int | None = None) -> list[Entry]:
-    """A worker's whole life, or the newest part of it; oldest first."""
+    """Return the entries of a worker, or only the newest, in ascending order."""
     found = tx.execute(select(J).where(J.c.worker_id == worker_id).order_by(J.c.id.desc()).limit(newest))
     return [_entry(r) for r in reversed(list(found))]
 
 
 def since(tx: Tx, after_id: int = 0, *, limit: int = 1000) -> list[Entry]:
-    """Entries after a number, oldest first."""
+    """Return the entries after this id, in ascending order."""
     found = tx.execute(select(J).where(J.c.id > after_id).order_by(J.c.id).limit(limit))
     return [_entry(r) for r in found]
 
 
 def latest(tx: Tx, *, limit: int) -> list[Entry]:
-    """The newest entries, oldest of them first."""
+    """Return the newest entries, in ascending order."""
     newest = tx.execute(select(J).order_by(J.c.id.desc()).limit(limit))
     return [_entry(r) for r in reversed(list(newest))]
 
 
 def disagreements(tx: Tx) -> list[str]:
-    """Where replaying the journal does not give the table, as sentences. Empty in a healthy pool."""
+    """Return where replaying the journal does not give the table, one text for each.
+
+    Empty in a healthy pool.
+    """
     replayed: dict[str, tuple[str, int, str | None]] = {}
     found = []
     for e in tx.execute(select(J).order_by(J.c.id)):

@@ -1,4 +1,7 @@
-"""Which version of its key an org has, and until when the one before it is honoured. No key is stored: they derive from the master key."""
+"""The version of each org's key, and how long the previous version is accepted.
+
+Keys are not stored; they are derived from the master key.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +20,17 @@ from pool.store.sql import now, plus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Versions:
-    """What an org may sign with."""
+    """The key versions that an org may sign with."""
 
     newest: int = FIRST_VERSION
     older_too: bool = False
 
-    def honours(self, version: int) -> bool:
+    def accepts(self, version: int) -> bool:
         return version == self.newest or (self.older_too and version == self.newest - 1)
 
 
 def every(tx: Tx) -> Mapping[OrgId, Versions]:
-    """Of the orgs whose key was ever changed, by the database's clock."""
+    """Return the versions of all orgs whose key was changed at least once, by the database's clock."""
     older = func.coalesce(K.c.older_until > now(), False).label("older")
     return {
         OrgId(r.org): Versions(newest=r.version, older_too=bool(r.older))
@@ -36,13 +39,17 @@ def every(tx: Tx) -> Mapping[OrgId, Versions]:
 
 
 def newest(tx: Tx, org: OrgId) -> int:
-    """The version that an org is to have."""
+    """Return the newest key version of an org."""
     found = tx.execute(select(K.c.version).where(K.c.org == org)).scalar_one_or_none()
     return FIRST_VERSION if found is None else int(found)
 
 
 def change(tx: Tx, org: OrgId, *, overlap_s: float) -> int:
-    """A new version; the one before it is honoured for so long, and any older one no more. 0: not at all."""
+    """Create a new version and return its number.
+
+    The previous version is accepted for `overlap_s` seconds (0: not at all); older ones are not
+    accepted.
+    """
     until = plus(now(), float(overlap_s)) if overlap_s > 0 else None
     made = postgresql.insert(K).values(
         org=org, version=FIRST_VERSION + 1, older_until=until, changed_at=now()

@@ -1,6 +1,9 @@
-"""Orgs and the pool's own row: settings, and the counters that hold caps and floors. A counter moves by a guarded UPDATE in
-the transaction of the move it counts. An org without a cap is not counted, so its claims take no lock; `counted` on the claim
-says which claims are in the counter, so that a cap that comes or goes while claims live never makes it wrong."""
+"""Orgs and the row of the pool: settings, and the counters that enforce caps and floors.
+
+A counter changes by a guarded UPDATE in the transaction of the move that it counts. An org without
+a cap has no counter, so its claims take no lock. `claims.counted` shows which claims are in the
+counter, so that the counter stays correct if a cap is set or removed while claims are live.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from pool.store.schema import claims as C
 from pool.store.schema import orgs as O
 from pool.store.schema import pool as P
 from pool.store.schema import workers as W
-from pool.store.sql import NONE_AT_ALL, now, word
+from pool.store.sql import ZERO, now, word
 
 _BY_ID = select(O).where(O.c.id == bindparam("id"))
 _BY_ID_LOCKED = _BY_ID.with_for_update()
@@ -36,7 +39,7 @@ def every(tx: Tx) -> list[Org]:
 
 
 def seed(tx: Tx, org_id: OrgId, defaults: OrgDefaults) -> None:
-    """Make the org unless it is there; what the table says of one that is there rules."""
+    """Create the org unless it exists. The settings of an existing org do not change."""
     values = {
         k: getattr(defaults, k) for k in ("cap", "weight", "hot_idle_floor", "hot_idle_cap", "hot_idle_ttl_s")
     }
@@ -47,14 +50,20 @@ def seed(tx: Tx, org_id: OrgId, defaults: OrgDefaults) -> None:
 
 
 def change(tx: Tx, org_id: OrgId, settings: Mapping[str, Any]) -> None:
-    """New settings; if they start to count something, what lives already is counted in the same transaction."""
+    """Write new settings.
+
+    If they add a counter, existing claims and workers are counted in the same transaction.
+    """
     tx.execute(update(O).where(O.c.id == org_id).values(**settings))
     count_uncounted(tx, org_id)
 
 
 def count_uncounted(tx: Tx, org_id: OrgId) -> int:
-    """Put what lives uncounted into the counters of an org that has them: claims that were granted while it had no cap, or by
-    a transaction that ran beside the change. Returns how many were found."""
+    """Add claims and parked workers that are not counted yet to the counters of an org. Return
+    their number.
+
+    They began while the org had no cap, or in a transaction that ran concurrently with the change.
+    """
     row = tx.execute(_BY_ID_LOCKED, {"id": org_id}).one_or_none()
     if row is None:
         return 0
@@ -74,13 +83,16 @@ def count_uncounted(tx: Tx, org_id: OrgId) -> int:
     return claims + parked
 
 
-def give_park(tx: Tx, org_id: OrgId) -> None:
-    """A counted parked worker is parked no longer."""
+def decrement_parked(tx: Tx, org_id: OrgId) -> None:
+    """Decrement the counter of parked workers."""
     tx.execute(update(O).where(O.c.id == org_id).values(parked=O.c.parked - 1))
 
 
-def give_park_above_floor(tx: Tx, org_id: OrgId) -> bool:
-    """The same, only if the org keeps its floor without it. A hot-idle cap below the floor beats it."""
+def decrement_parked_above_floor(tx: Tx, org_id: OrgId) -> bool:
+    """Decrement the counter of parked workers if the org keeps its floor.
+
+    Return whether it did. A hot-idle cap below the floor takes precedence over the floor.
+    """
     floor = O.c.parked > O.c.hot_idle_floor
     over_cap = (O.c.hot_idle_cap > 0) & (O.c.parked > O.c.hot_idle_cap)
     statement = update(O).where(O.c.id == org_id, floor | over_cap).values(parked=O.c.parked - 1)
@@ -88,12 +100,12 @@ def give_park_above_floor(tx: Tx, org_id: OrgId) -> bool:
 
 
 def capped_parking(tx: Tx) -> list[Org]:
-    """Orgs that have more parked workers than their hot-idle cap."""
+    """Return the orgs that have more parked workers than their hot-idle cap."""
     statement = (
         select(O)
         .where(
-            (O.c.hot_idle_floor > NONE_AT_ALL) | (O.c.hot_idle_cap > NONE_AT_ALL),
-            O.c.hot_idle_cap > NONE_AT_ALL,
+            (O.c.hot_idle_floor > ZERO) | (O.c.hot_idle_cap > ZERO),
+            O.c.hot_idle_cap > ZERO,
             O.c.parked > O.c.hot_idle_cap,
         )
         .order_by(O.c.id)
@@ -102,23 +114,21 @@ def capped_parking(tx: Tx) -> list[Org]:
 
 
 def uncounted(tx: Tx) -> list[OrgId]:
-    """Orgs with counters beside which something lives uncounted."""
-    # Few orgs have counters; most of what lives uncounted is of the others, and is not looked at.
+    """Return the orgs with counters that have claims or parked workers which are not counted."""
+    # Few orgs have counters. Most uncounted rows belong to orgs without counters and are not read.
     claims = select(C.c.id).where(C.c.org == O.c.id, C.c.ended_at.is_(None), ~C.c.counted).exists()
     parks = (
         select(W.c.id)
         .where(W.c.org == O.c.id, W.c.state == word(State.HOT_IDLE), ~W.c.parked_counted)
         .exists()
     )
-    claimed = select(O.c.id).where(O.c.cap > NONE_AT_ALL, claims)
-    parked = select(O.c.id).where(
-        (O.c.hot_idle_floor > NONE_AT_ALL) | (O.c.hot_idle_cap > NONE_AT_ALL), parks
-    )
+    claimed = select(O.c.id).where(O.c.cap > ZERO, claims)
+    parked = select(O.c.id).where((O.c.hot_idle_floor > ZERO) | (O.c.hot_idle_cap > ZERO), parks)
     return [OrgId(o) for (o,) in tx.execute(claimed.union(parked))]
 
 
-def take_slots(tx: Tx, wanted: int, max_workers: int) -> int:
-    """Room in the pool for new slots: as many of those wanted as the cap allows, counted."""
+def reserve_slots(tx: Tx, wanted: int, max_workers: int) -> int:
+    """Count up to `wanted` new slots as live, as far as the cap of the pool allows. Return how many."""
     if wanted <= 0:
         return 0
     if not max_workers:
@@ -130,29 +140,32 @@ def take_slots(tx: Tx, wanted: int, max_workers: int) -> int:
     return granted
 
 
-def give_slot(tx: Tx) -> None:
-    """One live row fewer."""
+def decrement_live(tx: Tx) -> None:
+    """Decrement the counter of live workers."""
     tx.execute(update(P).values(live=P.c.live - 1))
 
 
 def pool_row(tx: Tx) -> Any:
-    """The pool's own row: live, paused, lane_open_since, canary_at."""
+    """Return the row of the pool: live, paused, lane_open_since, canary_at."""
     return tx.execute(select(P)).one()
 
 
 def live_claims(tx: Tx) -> dict[OrgId, int]:
-    """Live claims by org, counted: for looking, never for deciding."""
+    """Count the live claims of each org. For display, never to decide."""
     statement = select(C.c.org, func.count()).where(C.c.ended_at.is_(None)).group_by(C.c.org)
     return {OrgId(o): n for o, n in tx.execute(statement)}
 
 
 def pause(tx: Tx, *, paused: bool) -> None:
-    """Stop or resume handing out workers."""
+    """Stop or resume granting workers."""
     tx.execute(update(P).values(paused=paused))
 
 
 def miscounted(tx: Tx) -> list[str]:
-    """Counters that are not what they count, as sentences. Empty in a healthy pool: the model's invariant."""
+    """Return the counters that differ from what they count, one text for each.
+
+    Empty in a healthy pool.
+    """
     found = []
     live_claims = (
         select(func.count()).where(C.c.org == O.c.id, C.c.ended_at.is_(None), C.c.counted).scalar_subquery()

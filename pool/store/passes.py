@@ -1,4 +1,7 @@
-"""When each pass was last tried, last succeeded, by whom, and whether it is paused. The database's clock throughout."""
+"""The state of each pass: last attempt, last success, holder, and whether it is paused.
+
+All times are by the database's clock.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from pool.store.sql import now, younger_than
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassRow:
-    """One pass as the table knows it."""
+    """The stored state of one pass."""
 
     name: str
     last_attempt_at: datetime | None = None
@@ -48,7 +51,10 @@ def every(tx: Tx) -> dict[str, PassRow]:
 
 
 def attempt(tx: Tx, name: str, holder: str, *, not_within_s: float) -> bool:
-    """Record an attempt. False: paused, or the last one is younger than this."""
+    """Record an attempt.
+
+    Return False if the pass is paused, or if the last attempt is younger than `not_within_s`.
+    """
     seed(tx, name)
     young = younger_than(T.c.last_attempt_at, not_within_s)
     statement = update(T).where(T.c.name == name, ~T.c.paused, or_(T.c.last_attempt_at.is_(None), ~young))
@@ -56,7 +62,7 @@ def attempt(tx: Tx, name: str, holder: str, *, not_within_s: float) -> bool:
 
 
 def succeeded(tx: Tx, name: str, *, detail: str, actions: int, duration_s: float) -> None:
-    """Record a run that did all it had to, after reads that succeeded."""
+    """Record a successful run."""
     seed(tx, name)
     tx.execute(
         update(T)
@@ -73,7 +79,7 @@ def succeeded(tx: Tx, name: str, *, detail: str, actions: int, duration_s: float
 
 
 def failed(tx: Tx, name: str, *, outcome: str, detail: str) -> int:
-    """Record a run that did not succeed; how many in a row that makes."""
+    """Record a failed run and return the number of consecutive failures."""
     seed(tx, name)
     statement = update(T).where(T.c.name == name)
     statement = statement.values(last_outcome=outcome, last_detail=detail, failures=T.c.failures + 1)
@@ -81,7 +87,7 @@ def failed(tx: Tx, name: str, *, outcome: str, detail: str) -> int:
 
 
 def silent_for(tx: Tx, name: str, seconds: float) -> bool:
-    """Whether the pass is not paused and has had no success for so long, or ever."""
+    """Return whether the pass is not paused and had no success within `seconds`."""
     young = younger_than(T.c.last_success_at, seconds)
     return tx.execute(select(T.c.name).where(T.c.name == name, or_(T.c.paused, young))).first() is None
 

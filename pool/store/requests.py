@@ -1,5 +1,7 @@
-"""Requests: asked, waiting, decided, replied; and the misses that are demand. A request is decided once, in the transaction
-of the move that decides it."""
+"""The table of requests: open, decided, replied; and the misses that count as demand.
+
+A request is decided once, in the transaction of the move that decides it.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,12 @@ from pool.store.windows import in_turn
 
 _OPEN = (RequestState.WAITING, RequestState.BINDING)
 _ORGS_CONSIDERED = 50
-# To so many places one answer is delivered.
+# Highest number of reply addresses of one request.
 MAX_REPLIES = 16
 
 
 def find_unlocked(tx: Tx, org: OrgId, request_id: str) -> Request | None:
-    """By the caller's own key, as it is now."""
+    """Find a request by the caller's request id, without a lock."""
     return _one(tx.execute(_BY_KEY, {"org": org, "request_id": request_id}).one_or_none())
 
 
@@ -38,19 +40,22 @@ def profiles_waited_for(tx: Tx, org: OrgId) -> list[ProfileName]:
 
 
 def overdue(tx: Tx, *, limit: int) -> list[RequestPk]:
-    """Waiters past their deadline."""
+    """Return waiters past their deadline."""
     statement = select(R.c.pk).where(R.c.state == word(RequestState.WAITING), R.c.deadline_at <= now())
     return [RequestPk(pk) for (pk,) in tx.execute(statement.order_by(R.c.deadline_at).limit(limit))]
 
 
 def still_waiting(tx: Tx, pks: Collection[RequestPk]) -> set[RequestPk]:
-    """Which of these wait."""
+    """Return which of these requests wait."""
     waits = select(R.c.pk).where(R.c.pk.in_(pks), R.c.state == word(RequestState.WAITING))
     return set(tx.execute(waits).scalars())
 
 
 def unreplied(tx: Tx, *, older_than_s: float, limit: int) -> list[RequestPk]:
-    """Decided, but nobody has marked the answer as delivered. Of more than fit, each in its turn."""
+    """Return requests that are decided, but whose answer is not marked as delivered.
+
+    If there are more than `limit`, each run starts at another row.
+    """
     statement = select(R.c.pk).where(
         R.c.decided_at.is_not(None), R.c.replied_at.is_(None), ~younger_than(R.c.decided_at, older_than_s)
     )
@@ -64,7 +69,7 @@ def mark_replied(tx: Tx, pks: Sequence[RequestPk]) -> None:
 
 
 def waiting(tx: Tx, *, limit: int = 200) -> list[dict[str, Any]]:
-    """The waiting line: who waits for what since when, by org and profile, longest first."""
+    """Return the number of waiters and the oldest wait by org and profile, oldest first."""
     statement = (
         select(R.c.org, R.c.profile, func.count().label("waiting"), func.min(R.c.created_at).label("since"))
         .where(R.c.state == word(RequestState.WAITING))

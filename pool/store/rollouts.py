@@ -1,5 +1,9 @@
-"""Rollouts: which build of a profile is the wanted one, and whether it has been seen to start. The configuration that was started last
-rules; while it is heard of, processes with another one stand back instead of rolling the pool to and fro."""
+"""The wanted build of each profile, and whether a worker of that build has become ready.
+
+The configuration of the process that was started last wins. While it is in use, processes with
+another configuration do not create or replace workers, so that the two do not undo each other's
+work.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +21,16 @@ from pool.store.schema import rollouts as T
 from pool.store.sql import AHEAD_S
 from pool.store.sql import now as now_sql
 
-# A configuration that nobody has spoken for in so long no longer rules: whoever runs then does.
+# A configuration that no process has used for this time is no longer the wanted one.
 SILENT_S = 60.0
 _NOTED_EVERY_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedRevision:
-    """What this process is configured to make of a profile, and when it was started, by the database's clock."""
+    """The build of a profile in this process's configuration, and when the process was started, by
+    the database's clock.
+    """
 
     profile: ProfileName
     revision: str
@@ -34,7 +40,7 @@ class WantedRevision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """The build that a profile's workers are to have."""
+    """The wanted build of a profile's workers."""
 
     profile: ProfileName
     revision: str
@@ -54,9 +60,11 @@ def every(tx: Tx) -> Mapping[ProfileName, Rollout]:
     return {ProfileName(r.profile): Rollout(**r._mapping) for r in tx.execute(select(T))}
 
 
-def rules(tx: Tx, wanted: WantedRevision) -> bool:
-    """Whether this process's build of the profile is the wanted one; it becomes so if it was configured later than the one that is.
-    Call it under `lock_reconcile`."""
+def adopt(tx: Tx, wanted: WantedRevision) -> bool:
+    """Make this process's build of the profile the wanted one if this process was started later, or
+    if the other configuration was not used for `SILENT_S`. Return whether it is the wanted one.
+    Call it under `lock_reconcile`.
+    """
     known = get(tx, wanted.profile)
     if known is None:
         _insert(tx, wanted)
@@ -72,18 +80,20 @@ def rules(tx: Tx, wanted: WantedRevision) -> bool:
         return False
     build = {"revision": wanted.revision, "image": wanted.image, "started_at": wanted.started_at}
     _set(tx, wanted.profile, since=at, seen_at=at, proven_at=None, **build)
-    # What was held against the build before says nothing of this one.
+    # Failures of the previous build do not count against this one.
     tx.execute(delete(B).where(B.c.profile == wanted.profile))
     return True
 
 
 def prove(tx: Tx, profile: ProfileName) -> None:
-    """A worker of the wanted build has been ready."""
+    """Record that a worker of the wanted build has been ready."""
     tx.execute(update(T).where(T.c.profile == profile, T.c.proven_at.is_(None)).values(proven_at=now_sql()))
 
 
 def replaces(tx: Tx, profile: ProfileName, revision: str) -> bool:
-    """Whether workers of this build are to go: another is wanted, has been seen to start, and starts still."""
+    """Return whether workers of this build are to be replaced: another build is wanted, has become
+    ready, and does not fail now.
+    """
     failing = select(B.c.profile).where(B.c.profile == T.c.profile).exists()
     statement = select(T.c.profile).where(
         T.c.profile == profile, T.c.revision != revision, T.c.proven_at.is_not(None), ~failing

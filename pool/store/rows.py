@@ -1,4 +1,4 @@
-"""Rows to values."""
+"""Convert rows to records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pool.core.states import MoveReason, RequestState, Source, State
 from pool.store.schema import workers
 
 _SEEN = tuple(f.name for f in fields(SeenWorker))
-# No more than that: what nobody looks at costs as much to read.
+# Only the columns of the record: every other column would also have to be read and converted.
 SEEN = tuple(workers.c[name] for name in _SEEN)
 _CLAIM = tuple(f.name for f in fields(Claim))
 _ORG = tuple(f.name for f in fields(Org))

@@ -1,8 +1,9 @@
-"""The rules by which claims begin, wait, are handed over, renewed and ended: functions in the database, written in `sql/*.sql`. Each takes
-one JSON value, and all that it decides is one statement.
+"""The rules by which claims begin, wait, are handed over, renewed and ended: database functions in
+`sql/*.sql`. Each takes one JSON value and decides in one statement.
 
-The functions stand in a schema that is named after their text. A release that changes a rule adds a schema and replaces nothing, so processes
-of two releases run side by side, each by its own rules.
+The functions are in a schema that is named after a hash of their text. A release that changes a
+rule adds a schema and replaces nothing, so processes of two releases run side by side, each with
+its own rules.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from pool.store.engine import Tx
 
 _FOLDER = Path(__file__).parent / "sql"
 _PREFIX = "warmpool_"
-# The newest, and the one before it, which processes of the release before may still use.
+# The newest schema, and the previous one, which processes of the previous release may still use.
 _KEPT = 2
 
 
 @cache
 def functions() -> tuple[str, ...]:
-    """The statements that make the functions, in order, without a schema."""
+    """Return the statements that create the functions, in order, without a schema."""
     return tuple(
         statement.strip()
         for path in sorted(_FOLDER.glob("*.sql"))
@@ -34,23 +35,26 @@ def functions() -> tuple[str, ...]:
 
 @cache
 def schema() -> str:
-    """The schema that holds the rules of this code."""
+    """Return the name of the schema with the rules of this code."""
     return f"rules_{hashlib.sha256(chr(0).join(functions()).encode()).hexdigest()[:12]}"
 
 
 def qualified(statement: str) -> str:
-    """The statement with the schema before the name of every rule."""
+    """Return the statement with the schema before the name of every rule."""
     return statement.replace(_PREFIX, f"{schema()}.{_PREFIX}")
 
 
 def install(tx: Tx) -> None:
-    """Create the rules of this code unless they exist, and drop those of releases before the last one."""
+    """Create the rules of this code unless they exist, and drop those of releases before the
+    previous one.
+    """
     if not is_installed(tx):
         tx.exec_driver_sql(f"CREATE SCHEMA {schema()}")
         for statement in functions():
             tx.exec_driver_sql(qualified(statement).replace("%", "%%"))
     older = tx.exec_driver_sql(
-        "SELECT nspname FROM pg_namespace WHERE nspname ~ '^rules_[0-9a-f]{12}$' AND nspname <> %s ORDER BY oid DESC",
+        "SELECT nspname FROM pg_namespace"
+        " WHERE nspname ~ '^rules_[0-9a-f]{12}$' AND nspname <> %s ORDER BY oid DESC",
         (schema(),),
     ).scalars()
     for name in list(older)[_KEPT - 1 :]:
@@ -58,18 +62,18 @@ def install(tx: Tx) -> None:
 
 
 def is_installed(tx: Tx) -> bool:
-    """Whether the database has the rules of this code."""
+    """Return whether the database has the rules of this code."""
     return tx.exec_driver_sql("SELECT to_regnamespace(%s)", (schema(),)).scalar_one() is not None
 
 
 class Asks(Protocol):
-    """A store, or a connection of its own to it: each question is a transaction by itself."""
+    """A store or a connection. Each call is a transaction of its own."""
 
     def ask(self, statement: str, argument: str) -> str | None: ...
 
 
 class Within:
-    """Questions inside a transaction."""
+    """Calls rules inside a transaction."""
 
     def __init__(self, tx: Tx) -> None:
         self._tx = tx
@@ -80,6 +84,6 @@ class Within:
 
 
 def call(where: Asks, rule: str, asked: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Carry out one rule. None: it did not apply, and nothing was written."""
+    """Call one rule. Return None if it did not apply and nothing was written."""
     found = where.ask(f"SELECT {schema()}.{_PREFIX}{rule}(%s::jsonb)::text", json.dumps(asked))
     return None if found is None else json.loads(found)

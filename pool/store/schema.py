@@ -1,7 +1,9 @@
-"""The tables. The database is the referee: each promise it can keep is a constraint, an index or a trigger that bears
-the promise's name, and `pool.store.errors` turns a breach into a sentence.
+"""The tables. Each promise that the database can enforce is a constraint, an index or a trigger
+with the promise's name; `pool.store.errors` translates a violation into an error.
 
-The rows that every claim writes are checked by triggers (`pool.store.triggers`): Postgres parses CHECKs anew for every statement."""
+Rows that every claim writes are checked by triggers (`pool.store.triggers`), because Postgres
+parses CHECK constraints again for every statement.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +105,8 @@ workers = Table(
     Column("moved_by", Prose, nullable=False),
     Column("moved_reason", Text, nullable=False),
     Column("moved_detail", Prose, nullable=False, server_default=""),
-    # Seconds of this life in which nobody used it, up to its last move; `idle_spent` takes them over when it ends.
+    # Unused seconds of this worker, up to its last move. When it ends they are added to
+    # `idle_spent`.
     Column("starting_s", Float, nullable=False, server_default=text("0")),
     Column("warm_s", Float, nullable=False, server_default=text("0")),
     Column("parked_s", Float, nullable=False, server_default=text("0")),
@@ -224,7 +227,7 @@ journal = Table(
     Column("detail", Prose, nullable=False),
 )
 
-# What unused workers have cost, of lives that are over. Only ever grows.
+# Resources that ended workers have used without a claim. The values only grow.
 idle_spent = Table(
     "idle_spent",
     metadata,
@@ -234,7 +237,7 @@ idle_spent = Table(
     Column("gib_s", Float, nullable=False),
 )
 
-# How many of something a pass saw when it last looked.
+# Counts of the last run of each pass.
 sightings = Table(
     "sightings",
     metadata,
@@ -244,7 +247,7 @@ sightings = Table(
     Column("at", Instant, nullable=False),
 )
 
-# What operators asked for that the configuration does not say.
+# Warm targets that operators have set.
 targets = Table(
     "targets",
     metadata,
@@ -255,7 +258,7 @@ targets = Table(
     CheckConstraint("warm_target >= 0", name="target_not_negative"),
 )
 
-# Which keys of an org are honoured; one that is not here has its first.
+# Key versions of the orgs whose key was changed; all others have the first version.
 org_keys = Table(
     "org_keys",
     metadata,
@@ -265,9 +268,10 @@ org_keys = Table(
     Column("changed_at", Instant, nullable=False),
 )
 
-# What was done to the pool and is no move of a worker: by operators, and by sweeps to pods without a row.
-# What anybody can have written down, as often as he likes.
+# The kind of audit entry that any sender can cause, in any number.
 REQUEST_REFUSED = "request_refused"
+# Audit entries: changes that are not moves of a worker, by operators and by sweeps of orphaned pods,
+# and refused requests.
 deeds = Table(
     "deeds",
     metadata,
@@ -284,7 +288,8 @@ def _partial(name: str, *columns: str, table: Table, where: str, unique: bool = 
     return Index(name, *(table.c[c] for c in columns), unique=unique, postgresql_where=text(where))
 
 
-# The exact orders in which rows are taken, so that taking one costs the same at 1,000 and at 100,000.
+# The exact orders in which rows are selected, so that the cost does not depend on the number of
+# rows.
 _partial("idle_in_claim_order", "profile", "ready_at", "id", table=workers, where=_when(State.IDLE))
 _partial(
     "parked_in_claim_order",
@@ -300,7 +305,8 @@ _partial("live_by_state", "state", "state_since", "id", table=workers, where=_am
 _partial(
     "leaving_busy", "id", table=workers, where=f"leaving_since IS NOT NULL AND ({_among('state', CLAIMED)})"
 )
-# Of what never changes in a row's life: whoever walks it meets each row once, whatever moves meanwhile.
+# Only columns that never change in the life of a row: a scan reads each row once, whatever moves in
+# the meantime.
 _partial("live_by_build", "profile", "revision", "id", table=workers, where=_among("state", LIVE))
 _partial("claimable_by_age", "created_at", "id", table=workers, where=_among("state", CLAIMABLE))
 _partial("ended_by_age", "state_since", "id", table=workers, where=_among("state", TERMINAL))

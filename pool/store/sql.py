@@ -1,4 +1,4 @@
-"""What many statements are made of: instants, the database's clock and arithmetic on it, JSON and prose."""
+"""Parts of SQL statements: instants, the database's clock and arithmetic on it, JSON, and free text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PG_NOW = "(SELECT clock_timestamp() + make_interval(secs => shift_s) FROM clock)
 
 
 class Instant(TypeDecorator[datetime]):
-    """An aware datetime, read as UTC whatever the session's time zone is."""
+    """An aware datetime, returned in UTC whatever the time zone of the session."""
 
     impl = TIMESTAMP(timezone=True)
     cache_ok = True
@@ -39,7 +39,7 @@ class Instant(TypeDecorator[datetime]):
 
 
 class JsonText(TypeDecorator[Any]):
-    """JSON kept as text: the pool never looks inside it with SQL."""
+    """JSON stored as text, because no statement reads inside it."""
 
     impl = Text
     cache_ok = True
@@ -52,15 +52,20 @@ class JsonText(TypeDecorator[Any]):
 
 
 def prose(value: str) -> str:
-    """Any words, as they can be written."""
+    """Return the text in a form that Postgres can store: without NUL and lone surrogates, and cut
+    at the limit.
+    """
     if not value.isascii():
         value = value.encode(errors="backslashreplace").decode()
     return value.replace("\0", "\\x00")[:_LONGEST_PROSE]
 
 
 class Prose(TypeDecorator[str]):
-    """Words for people, which may have come from anybody: whatever they are, they can be written. Postgres takes no NUL, and no database half a
-    character; what is too long is cut."""
+    """Free text from any source.
+
+    NUL, which Postgres does not accept, and lone surrogates are escaped; text above the limit is
+    cut.
+    """
 
     impl = Text
     cache_ok = True
@@ -70,8 +75,10 @@ class Prose(TypeDecorator[str]):
 
 
 class now(FunctionElement[datetime]):  # noqa: N801 - reads as SQL
-    """The database's clock, which tests may shift (`clock.shift_s`). A scalar subquery, so that it is read once per
-    statement and an index can be searched with it."""
+    """The database's clock, which tests may shift (`clock.shift_s`).
+
+    A scalar subquery, so that it is evaluated once per statement and an index can use it.
+    """
 
     type = Instant()
     name = "now"
@@ -84,7 +91,7 @@ def _now(element: now, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ARG001
 
 
 class plus(FunctionElement[datetime]):  # noqa: N801 - reads as SQL
-    """`plus(instant, seconds)`: an instant moved by seconds, either of which may be a column."""
+    """`plus(instant, seconds)`: an instant moved by seconds. Either may be a column."""
 
     type = Instant()
     name = "plus"
@@ -92,7 +99,7 @@ class plus(FunctionElement[datetime]):  # noqa: N801 - reads as SQL
 
 
 class minutes_ago(FunctionElement[int]):  # noqa: N801 - reads as SQL
-    """`minutes_ago(instant)`: how many whole minutes lie between an instant and the database's now."""
+    """`minutes_ago(instant)`: the whole minutes between an instant and the database's time."""
 
     type = Integer()
     name = "minutes_ago"
@@ -105,42 +112,52 @@ def _minutes_ago(element: minutes_ago, compiler: SQLCompiler, **kw: Any) -> str:
     return f"FLOOR(EXTRACT(EPOCH FROM ({PG_NOW} - {instant})) / 60)::int"
 
 
-# So far ahead of now an instant may be and still have just been written: by a transaction that began later and committed while this statement waited for
-# its lock. What is further ahead was written before the clock stepped back, and says nothing of its age.
+# How far ahead of now an instant may be: a transaction that started later may have written it and
+# committed while this statement waited for its lock. An instant further ahead was written before
+# the clock stepped back, and its age is not known.
 AHEAD_S = 10.0
 
 
 def younger_than(instant: Any, seconds: float) -> ColumnElement[bool]:
-    """Whether an instant lies less than this in the past. One in the future is never young: whoever believed it would wait until the clock has come
-    there again."""
+    """Return whether an instant is less than `seconds` in the past.
+
+    An instant in the future is not young, because it would stay young until the clock reaches it
+    again.
+    """
     return and_(instant > plus(now(), -float(seconds)), ~ahead(instant, min(float(seconds), AHEAD_S)))
 
 
 def ahead(instant: Any, seconds: float = AHEAD_S) -> ColumnElement[bool]:
-    """Whether an instant was written before the clock stepped back."""
+    """Return whether an instant was written before the clock stepped back."""
     return cast("ColumnElement[bool]", instant > plus(now(), float(seconds)))
 
 
 def word(value: str) -> ColumnElement[str]:
-    """A word that is part of the statement: an index over the rows with this word serves it also where a plan is made before the parameters are known."""
+    """Return a text that is a literal in the statement.
+
+    A partial index on this value then also serves a generic plan, which is made without parameter
+    values.
+    """
     return bindparam(None, str(value), type_=Text(), literal_execute=True)
 
 
 def words(values: Iterable[str]) -> BindParameter[Any]:
-    """The same for `in_`."""
+    """Return a list of literals for `in_`."""
     return bindparam(None, sorted(str(v) for v in values), type_=Text(), expanding=True, literal_execute=True)
 
 
 def number(value: int) -> ColumnElement[int]:
-    """The same for a number, such as how many rows a statement is to take: whether an index is worth it depends on that."""
+    """Return a number that is a literal in the statement, such as a LIMIT, because the choice of an
+    index depends on it.
+    """
     return bindparam(None, value, type_=Integer(), literal_execute=True)
 
 
-NONE_AT_ALL: ColumnElement[int] = literal_column("0", Integer())
+ZERO: ColumnElement[int] = literal_column("0", Integer())
 
 
 def at(instant: datetime) -> ColumnElement[datetime]:
-    """An instant that was read from the database, given back to it."""
+    """Return a time that was read from the database as a parameter."""
     return literal(instant, Instant())
 
 

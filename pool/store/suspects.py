@@ -1,5 +1,7 @@
-"""Suspicions: what was seen once and must be seen again before anything is done about it. In the table, since any replica may make the second
-observation."""
+"""Suspicions: observations that must be made twice before a pass acts on them.
+
+They are in the database, because any replica may make the second observation.
+"""
 
 from __future__ import annotations
 
@@ -17,34 +19,34 @@ from pool.store.sql import now as now_sql
 
 
 class SuspectKind(StrEnum):
-    """What is suspected."""
+    """The kind of observation."""
 
     STAMPED_POD = "stamped_pod"
-    # Without a row, and not proven unused: it stays.
+    # A pod without a row that is not proven unused: it is kept.
     HELD_POD = "held_pod"
     ROW_WITHOUT_POD = "row_without_pod"
     COMPANION = "companion"
     EMPTY_CLUSTER = "empty_cluster"
     PROBE = "probe"
     PROFILE = "profile"
-    # Somebody outside refuses what is to be done to one thing: pass, step and thing.
+    # A step that another system refuses for one item. The subject is pass, step and item.
     REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspicion:
-    """How often and for how long it has been seen, this time included."""
+    """How often and how long it was observed, including this time."""
 
     runs: int
     age_s: float
 
 
 def see(tx: Tx, kind: SuspectKind, subject: str, detail: str = "") -> Suspicion:
-    """It was seen in this run."""
+    """Record an observation of this run."""
     first = {"first_seen_at": now_sql(), "last_seen_at": now_sql(), "runs": 0, "detail": detail}
     tx.execute(postgresql.insert(T).values(kind=kind, subject=subject, **first).on_conflict_do_nothing())
     mine = (T.c.kind == kind) & (T.c.subject == subject)
-    # A suspicion from before the clock stepped back grows old from now on.
+    # A suspicion from before the clock stepped back is as old as this observation.
     first_seen = case((ahead(T.c.first_seen_at), now_sql()), else_=T.c.first_seen_at)
     seen = {"runs": T.c.runs + 1, "last_seen_at": now_sql(), "first_seen_at": first_seen, "detail": detail}
     tx.execute(update(T).where(mine).values(**seen))
@@ -53,7 +55,7 @@ def see(tx: Tx, kind: SuspectKind, subject: str, detail: str = "") -> Suspicion:
 
 
 def peek(tx: Tx, kind: SuspectKind, subject: str) -> Suspicion:
-    """What seeing it now would make of it, without saying so."""
+    """Return what `see` would return, without recording."""
     mine = (T.c.kind == kind) & (T.c.subject == subject)
     row = tx.execute(select(T.c.runs, T.c.first_seen_at).where(mine)).one_or_none()
     if row is None:
@@ -62,14 +64,17 @@ def peek(tx: Tx, kind: SuspectKind, subject: str) -> Suspicion:
 
 
 def forget_others(tx: Tx, kind: SuspectKind, seen: Collection[str], *, among: str = "") -> None:
-    """What was not seen this time is no longer suspected: two observations in a row count, not two in a lifetime. `among`: only subjects that begin so."""
+    """Delete suspicions that were not observed this time, because only consecutive observations count.
+
+    `among` restricts it to subjects with this prefix.
+    """
     known = subjects(tx, kind, among)
     if gone := known - set(seen):
         tx.execute(delete(T).where(T.c.kind == kind, T.c.subject.in_(gone)))
 
 
 def subjects(tx: Tx, kind: SuspectKind, among: str = "") -> set[str]:
-    """Who is suspected; of those that begin so."""
+    """Return the suspected subjects with this prefix."""
     known = (s for (s,) in tx.execute(select(T.c.subject).where(T.c.kind == kind)))
     return {s for s in known if s.startswith(among)}
 
@@ -79,7 +84,7 @@ def forget(tx: Tx, kind: SuspectKind, subject: str) -> None:
 
 
 def every(tx: Tx, kind: SuspectKind | None = None) -> list[tuple[str, str, int, str]]:
-    """Kind, subject, runs and detail of all that is suspected."""
+    """Return kind, subject, runs and detail of all suspicions."""
     statement = select(T.c.kind, T.c.subject, T.c.runs, T.c.detail).order_by(T.c.kind, T.c.subject)
     if kind is not None:
         statement = statement.where(T.c.kind == kind)

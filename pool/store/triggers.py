@@ -1,8 +1,10 @@
-"""Triggers, generated from the table of moves: they refuse every other move and append the journal, so that neither can
-be forgotten in an UPDATE, by hand or in code. They also check that a row is consistent: unlike CHECKs, which Postgres parses
-anew for every statement, they are planned once a session.
+"""Triggers, generated from the table of moves. They refuse every other move and write the journal,
+so that no UPDATE, by hand or in code, can skip either. They also check that a row is consistent:
+Postgres plans them once per session, but parses CHECK constraints again for every statement.
 
-What a row of one state must be is written out for each state: a transaction prepares only the conditions of the states that it meets."""
+The conditions are written out for each state: a transaction prepares only the conditions of the
+states that it meets.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pool.core.states import BOUND, CLAIMED, MOVES, PODDED, TERMINAL, MoveReason, RequestState, State
-from pool.store import costing
+from pool.store import idle_cost
 from pool.store.sql import PG_NOW
 
 _JOURNAL_COLUMNS = "at, worker_id, from_state, to_state, epoch, org, claim_id, who, reason, detail"
 _JOURNALLED = (
-    "NEW.state <> OLD.state OR NEW.epoch <> OLD.epoch OR (NEW.leaving_since IS NULL AND OLD.leaving_since IS NOT NULL)"
+    "NEW.state <> OLD.state OR NEW.epoch <> OLD.epoch"
+    " OR (NEW.leaving_since IS NULL AND OLD.leaving_since IS NOT NULL)"
     " OR (NEW.leaving_since IS NOT NULL AND OLD.leaving_since IS NULL)"
 )
 
@@ -29,13 +32,16 @@ def _null(column: str, *, unless: bool) -> str:
 
 
 def _only_one(one: str, other: str) -> str:
-    """Whether one of two columns is set and the other is not, without an operator: each one is prepared in every transaction."""
+    """Return the condition that exactly one of two columns is set.
+
+    It uses no operator, because each operator is prepared in every transaction.
+    """
     return (
         f"(NEW.{one} IS NULL AND NEW.{other} IS NOT NULL) OR (NEW.{one} IS NOT NULL AND NEW.{other} IS NULL)"
     )
 
 
-# A promise, and what breaks it in a row of this state; nothing if it cannot be broken there.
+# A promise, and the condition that violates it in this state; empty if it cannot be violated there.
 ByState = Mapping[str, Callable[[str], str]]
 _ENDED = _among("OLD.state", TERMINAL)
 _OPEN = (RequestState.WAITING, RequestState.BINDING)
@@ -43,7 +49,7 @@ _HOLDING = (RequestState.BINDING, RequestState.GRANTED)
 
 
 def _origins(state: str) -> str:
-    """Every state from which a row can come to be of this one."""
+    """Return the condition that the old state may lead to this one."""
     stays = [] if state in TERMINAL else [state]
     return _among("OLD.state", [*(s for s in State if state in MOVES[s]), *stays])
 
@@ -56,7 +62,8 @@ _WORKERS: ByState = {
         "(NEW.pod_uid IS NULL OR NEW.endpoint IS NULL)" if s in PODDED - {State.DRAINING} else ""
     ),
     "parked_exactly_with_an_end": lambda s: (
-        f"({_null('hot_idle_since', unless=s != State.HOT_IDLE)} OR {_null('hot_idle_until', unless=s != State.HOT_IDLE)})"
+        f"({_null('hot_idle_since', unless=s != State.HOT_IDLE)}"
+        f" OR {_null('hot_idle_until', unless=s != State.HOT_IDLE)})"
     ),
     "leaver_is_never_parked": lambda s: (
         "NEW.leaving_since IS NOT NULL" if s in {State.IDLE, State.HOT_IDLE} else ""
@@ -71,11 +78,11 @@ _REQUESTS: ByState = {
     "grant_names_its_claim": lambda s: "NEW.claim_id IS NULL" if s in _HOLDING else "",
     "refusal_has_a_reason": lambda s: _null("reason", unless=s != RequestState.REFUSED),
 }
-# What comes often first.
+# The most frequent states first.
 _STATES = (State.HOT, State.HOT_IDLE, State.DRAINING, State.IDLE, *State)
 _REQUEST_STATES = (RequestState.GRANTED, RequestState.SPENT, RequestState.REFUSED, *RequestState)
 
-# The promise, and what breaks it whatever the state.
+# A promise, and the condition that violates it in any state.
 _EPOCHS: Mapping[str, str] = {
     "epoch_never_goes_back": "NEW.epoch < OLD.epoch",
     "new_holder_means_new_epoch": "NEW.epoch <= OLD.epoch AND NEW.claim_id IS DISTINCT FROM OLD.claim_id",
@@ -117,29 +124,34 @@ REFUSED_BY_TRIGGER = (
 
 
 def _raise(name: str, about: str) -> str:
-    return f"RAISE EXCEPTION USING ERRCODE = 'check_violation', CONSTRAINT = '{name}', MESSAGE = '{name}: ' || {about};"
+    return (
+        "RAISE EXCEPTION USING ERRCODE = 'check_violation',"
+        f" CONSTRAINT = '{name}', MESSAGE = '{name}: ' || {about};"
+    )
 
 
 def _named(breaches: Mapping[str, str], about: str) -> str:
-    """The first promise that is broken, by its name."""
+    """Return statements that raise the name of the first violated promise."""
     return "\n".join(
         f"    IF {condition} THEN {_raise(name, about)} END IF;" for name, condition in breaches.items()
     )
 
 
 def _refusing(breaches: Mapping[str, str], about: str) -> str:
-    """One expression for the row that keeps every promise; for one that does not, the name of the first it breaks."""
+    """Return one condition for all promises, and below it the statements that name the first
+    violated one.
+    """
     whole = " OR ".join(f"({condition})" for condition in breaches.values())
     return f"  IF {whole} THEN\n{_named(breaches, about)}\n  END IF;"
 
 
 def _of(promises: ByState, state: str) -> dict[str, str]:
-    """What breaks them in a row of this state."""
+    """Return the conditions that violate these promises in this state."""
     return {name: found for name, breach in promises.items() if (found := breach(state))}
 
 
 def _in_any_state(promises: ByState, states: Sequence[str]) -> dict[str, str]:
-    """The same promises as conditions that hold for a row of any state."""
+    """Return the same promises as conditions for a row of any state."""
     found: dict[str, str] = {}
     for name, breach in promises.items():
         among: dict[str, list[str]] = defaultdict(list)
@@ -154,7 +166,10 @@ def _in_any_state(promises: ByState, states: Sequence[str]) -> dict[str, str]:
 
 
 def _broken(promises: ByState, states: Sequence[str]) -> str:
-    """Whether a row breaks a promise, by its state: `broken` is then true. A state that is not known breaks one."""
+    """Return statements that set `broken` if a row violates a promise of its state.
+
+    An unknown state violates one.
+    """
     lines = []
     for number, state in enumerate(dict.fromkeys(states)):
         conditions = _of(promises, state).values()
@@ -174,12 +189,15 @@ def _trigger(name: str, event: str, table: str) -> str:
 
 
 def _journal(at: str, before: str) -> str:
-    values = f"NEW.id, {before}, NEW.state, NEW.epoch, NEW.org, NEW.claim_id, NEW.moved_by, NEW.moved_reason, NEW.moved_detail"
+    values = (
+        f"NEW.id, {before}, NEW.state, NEW.epoch, NEW.org, NEW.claim_id,"
+        " NEW.moved_by, NEW.moved_reason, NEW.moved_detail"
+    )
     return f"INSERT INTO journal ({_JOURNAL_COLUMNS}) VALUES ({at}, {values});"
 
 
 def statements() -> list[str]:
-    """The triggers and their functions, in the order in which they are made."""
+    """Return the triggers and their functions, in the order of their creation."""
     move = "format('worker %s, %s -> %s', OLD.id, OLD.state, NEW.state)"
     row = "format('worker %s, %s', NEW.id, NEW.state)"
     reason = "format('worker %s, %s, %s', NEW.id, NEW.moved_reason, NEW.leaving_reason)"
@@ -192,7 +210,7 @@ def statements() -> list[str]:
 {_named(_in_any_state(_WORKERS, _STATES), row)}
 {_named(_MARKS, reason)}
   END IF;
-{costing.SPENDING}
+{idle_cost.SPENDING}
   IF {_JOURNALLED} THEN
     -- A move is as old as the row says; by what else changes the row does not tell.
     IF NEW.state_since <> OLD.state_since THEN
@@ -202,7 +220,7 @@ def statements() -> list[str]:
     END IF;
     {_journal("at", "OLD.state")}
   END IF;
-{costing.SETTLING}
+{idle_cost.SETTLING}
   RETURN NEW;"""
     requests = {"known_request_states_only": f"NOT ({_among('NEW.state', RequestState)})"}
     request = f"""{_broken(_REQUESTS, _REQUEST_STATES)}
@@ -223,7 +241,8 @@ def statements() -> list[str]:
         _function("claims_guard", f"{_refusing(_CLAIMS, 'NEW.id')}\n  RETURN NEW;"),
         _trigger("claims_guard", "BEFORE INSERT OR UPDATE", "claims"),
         _function("requests_guard", request, "DECLARE broken boolean; "),
-        # The columns that its conditions read: an answer that is marked as delivered changes none of them.
+        # Only the columns that its conditions read: marking an answer as delivered does not run the
+        # trigger.
         _trigger(
             "requests_guard", "BEFORE INSERT OR UPDATE OF state, decided_at, claim_id, reason", "requests"
         ),

@@ -1,4 +1,4 @@
-"""Windows of passes: what a run may not or cannot handle never keeps the rest out for good."""
+"""Bounded selections of rows for passes. Rows that a run cannot handle do not block the others."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from pool.store.sql import word
 
 
 def in_turn(tx: Tx, ordered: Select[Any], *, limit: int) -> list[Any]:
-    """At most `limit` rows of an ordered statement, from the first one on. If there are more, each run begins at another place: rows that stay,
-    since what is to be done to them fails, are passed by."""
+    """Return at most `limit` rows of an ordered statement.
+
+    If there are more, each run starts at another row, so that rows whose step keeps failing do not
+    block the others.
+    """
     first = list(tx.execute(ordered.limit(limit)))
     if len(first) < limit:
         return first
@@ -28,7 +31,9 @@ def in_turn(tx: Tx, ordered: Select[Any], *, limit: int) -> list[Any]:
 
 
 def parked_above_floor(*which: ColumnElement[bool], order: ColumnElement[Any], limit: int) -> Select[Any]:
-    """Parked workers, those left out that their org's floor keeps: of each org only as many, in this order, as it has above what it keeps."""
+    """Select parked workers without those that their org's floor keeps: of each org only the number
+    above its floor, in this order.
+    """
     kept = case(
         ((O.c.hot_idle_cap > 0) & (O.c.hot_idle_cap < O.c.hot_idle_floor), O.c.hot_idle_cap),
         else_=O.c.hot_idle_floor,
@@ -40,7 +45,7 @@ def parked_above_floor(*which: ColumnElement[bool], order: ColumnElement[Any], l
         .where(W.c.state == word(State.HOT_IDLE), *which)
         .subquery()
     )
-    # What is not counted is kept by no floor.
+    # No floor keeps a worker that is not counted.
     goes = ~found.c.parked_counted | (found.c.place <= found.c.above)
     ids = select(found.c.id).where(goes)
     return select(*rows.SEEN).where(W.c.id.in_(ids)).order_by(order, W.c.id).limit(limit)

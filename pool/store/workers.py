@@ -1,5 +1,8 @@
-"""Workers: slots, fenced moves, and picking one. Every write names the state and the epoch it expects and reads its row
-count; a lost race is a value."""
+"""The table of workers: slots, fenced moves and selections.
+
+Every write names the state and epoch that it expects and checks the row count; a lost race is a
+value.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from pool.store.sql import AHEAD_S, now, plus, word, words, younger_than
 from pool.store.windows import in_turn, parked_above_floor
 
 _PARKING = {"hot_idle_since": None, "hot_idle_until": None, "parked_counted": False}
-# Built once: to build a statement costs more than to send it.
+# Built once: building a statement costs more than sending it.
 _BY_ID = select(*rows.SEEN).where(W.c.id == bindparam("id"))
 _BY_ID_LOCKED = _BY_ID.with_for_update()
 _OF_PROFILE = select(W.c.id).where(W.c.profile == bindparam("profile"))
@@ -40,7 +43,7 @@ _SLOT_LOCKED = _BY_ID_LOCKED.add_columns(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodFacts:
-    """What a row keeps of its pod."""
+    """The fields of its pod that a row stores."""
 
     uid: str
     endpoint: str = ""
@@ -52,7 +55,7 @@ class PodFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fence:
-    """What a row must still be for a write to happen."""
+    """The state and epoch that a row must have for a write to succeed."""
 
     worker_id: WorkerId
     epoch: int
@@ -60,12 +63,15 @@ class Fence:
 
     @classmethod
     def on(cls, worker: SeenWorker) -> Fence:
-        """Exactly as seen."""
+        """Return the fence for a worker as it was read."""
         return cls(worker_id=worker.id, epoch=worker.epoch, states=frozenset({worker.state}))
 
 
 def insert_slots(tx: Tx, profile: Profile, revision: str, ids: Sequence[WorkerId], by: By) -> None:
-    """New rows in `spawning`. The caller has moved the pool's counter in this same transaction."""
+    """Insert rows in `spawning`.
+
+    The caller has changed the counter of the pool in the same transaction.
+    """
     if not ids:
         return
     shape = {
@@ -82,7 +88,7 @@ def insert_slots(tx: Tx, profile: Profile, revision: str, ids: Sequence[WorkerId
 
 
 def move(tx: Tx, fence: Fence, to: State, by: By, **columns: Any) -> Outcome:
-    """One fenced move. Leaving `hot_idle` clears its clock."""
+    """Move a worker if the fence holds. Leaving `hot_idle` clears the fields of parking."""
     cleared = {} if to is State.HOT_IDLE else _PARKING
     moved = {"state": to, "state_since": now(), **_moved(by)}
     if _write(tx, fence, moved | cleared | columns):
@@ -91,40 +97,42 @@ def move(tx: Tx, fence: Fence, to: State, by: By, **columns: Any) -> Outcome:
 
 
 def leave(tx: Tx, worker: SeenWorker, to: State, by: By) -> Outcome:
-    """Out of use, with or without a holder before."""
+    """Take a worker out of use. If it has a holder, its epoch grows."""
     columns = {"epoch": worker.epoch + 1, "claim_id": None} if worker.claim_id else {}
     return move(tx, Fence.on(worker), to, by, **columns)
 
 
-def beat(tx: Tx, held: Held) -> Outcome:
-    """Its activation is alive."""
+def record_heartbeat(tx: Tx, held: Held) -> Outcome:
+    """Record a heartbeat of an activation."""
     fence = Fence(worker_id=held.worker_id, epoch=held.epoch, states=frozenset({State.ACTIVATING, State.HOT}))
-    return note(tx, fence, heartbeat_at=now())
+    return write_columns(tx, fence, heartbeat_at=now())
 
 
 def is_silent(tx: Tx, worker_id: WorkerId, *, for_s: float) -> bool:
-    """Whether nobody has said for so long that he is at work on it."""
+    """Return whether the worker had no heartbeat within `for_s` seconds."""
     old = or_(W.c.heartbeat_at.is_(None), W.c.heartbeat_at <= plus(now(), -for_s))
     return tx.execute(select(W.c.id).where(W.c.id == worker_id, old)).first() is not None
 
 
-def sent_again(tx: Tx, worker: SeenWorker) -> Outcome:
-    """Its task was sent once more; the next time is a budget away."""
-    return note(tx, Fence.on(worker), sent_at=now())
+def record_resend(tx: Tx, worker: SeenWorker) -> Outcome:
+    """Record that the task of this slot was sent again, so that the next resend is a whole budget
+    later.
+    """
+    return write_columns(tx, Fence.on(worker), sent_at=now())
 
 
-def has_pod(tx: Tx, worker: SeenWorker, pod: PodFacts) -> Outcome:
-    """Confirmation that the slot's pod was made."""
-    return note(tx, Fence.on(worker), pod_uid=pod.uid, node=pod.node or None)
+def record_pod(tx: Tx, worker: SeenWorker, pod: PodFacts) -> Outcome:
+    """Record the pod that was created for a slot."""
+    return write_columns(tx, Fence.on(worker), pod_uid=pod.uid, node=pod.node or None)
 
 
-def note(tx: Tx, fence: Fence, **columns: Any) -> Outcome:
-    """A fenced write that is not a move: heartbeat, pod identity, resend."""
+def write_columns(tx: Tx, fence: Fence, **columns: Any) -> Outcome:
+    """Write columns without a move if the fence holds: heartbeat, pod, resend."""
     return Outcome.MOVED if _write(tx, fence, columns) else Outcome.FENCED
 
 
 def mark_leaving(tx: Tx, worker_id: WorkerId, by: By) -> Outcome:
-    """A claimed worker that must leave stays where it is; when its claim ends it drains. Marked once."""
+    """Mark a claimed worker as leaving, once. It keeps its state and drains when its claim ends."""
     statement = (
         update(W)
         .where(W.c.id == worker_id, W.c.leaving_since.is_(None), W.c.state.in_(words(CLAIMED)))
@@ -155,7 +163,7 @@ def live(
     profile: ProfileName | None = None,
     limit: int | None = None,
 ) -> list[SeenWorker]:
-    """Rows in these states, oldest in their state first."""
+    """Return rows in these states, longest in their state first."""
     statement = (
         select(*rows.SEEN).where(W.c.state.in_(words(states))).order_by(W.c.state_since, W.c.id).limit(limit)
     )
@@ -165,14 +173,16 @@ def live(
 
 
 def parked_unlike(tx: Tx, suffixes: Collection[str], *, limit: int) -> list[SeenWorker]:
-    """At most `limit` parked workers whose id has a mark of a key and ends with none of these, the one parked first first."""
+    """Return at most `limit` parked workers whose id has the mark of a master key and none of these
+    suffixes, first parked first.
+    """
     others = (~W.c.id.endswith(suffix, autoescape=True) for suffix in suffixes)
     statement = select(*rows.SEEN).where(W.c.state == word(State.HOT_IDLE), W.c.id.like("%-k______"), *others)
     return [rows.seen(r) for r in tx.execute(statement.order_by(W.c.state_since, W.c.id).limit(limit))]
 
 
 def slots_older_than(tx: Tx, seconds: float) -> list[WorkerId]:
-    """Slots of this age, oldest first."""
+    """Return slots of at least this age, oldest first."""
     statement = select(W.c.id).where(
         W.c.state == word(State.SPAWNING), W.c.state_since <= plus(now(), -float(seconds))
     )
@@ -180,7 +190,7 @@ def slots_older_than(tx: Tx, seconds: float) -> list[WorkerId]:
 
 
 def older_than(tx: Tx, seconds: float, *, limit: int) -> list[SeenWorker]:
-    """Ready and unclaimed workers of this age, oldest first."""
+    """Return unclaimed, ready workers of at least this age, oldest first."""
     statement = (
         select(*rows.SEEN)
         .where(W.c.state.in_(words(CLAIMABLE)), W.c.created_at <= plus(now(), -float(seconds)))
@@ -191,7 +201,7 @@ def older_than(tx: Tx, seconds: float, *, limit: int) -> list[SeenWorker]:
 
 
 def newest_like(tx: Tx, suffix: str) -> datetime | None:
-    """When the newest of the workers was made that are ready or in use and whose id ends like this."""
+    """Return when the newest ready or busy worker with this suffix in its id was created."""
     ready = words(CLAIMABLE | CLAIMED)
     found = select(func.max(W.c.created_at)).where(
         W.c.state.in_(ready), W.c.id.endswith(suffix, autoescape=True)
@@ -201,19 +211,21 @@ def newest_like(tx: Tx, suffix: str) -> datetime | None:
 
 
 def parked_past_end(tx: Tx, *, limit: int) -> list[SeenWorker]:
-    """Parked workers whose time is over and that no floor keeps, longest overdue first."""
+    """Return parked workers past their TTL that no floor keeps, longest overdue first."""
     found = parked_above_floor(W.c.hot_idle_until <= now(), order=W.c.hot_idle_until, limit=limit)
     return [rows.seen(r) for r in tx.execute(found)]
 
 
 def parked_and_spare(tx: Tx, *, limit: int) -> list[SeenWorker]:
-    """Parked workers that no floor keeps, the one parked first first."""
+    """Return parked workers that no floor keeps, first parked first."""
     found = parked_above_floor(order=W.c.state_since, limit=limit)
     return [rows.seen(r) for r in tx.execute(found)]
 
 
 def undeleted(tx: Tx, *, older_than_s: float, limit: int) -> list[SeenWorker]:
-    """Workers that have been draining for this long: the deletion of their pods failed. Of more than fit, each in its turn."""
+    """Return workers that have been draining for at least this time, because the deletion of their
+    pods failed. If there are more than `limit`, each run starts at another row.
+    """
     draining = select(*rows.SEEN).where(
         W.c.state == word(State.DRAINING), W.c.state_since <= plus(now(), -float(older_than_s))
     )
@@ -221,7 +233,7 @@ def undeleted(tx: Tx, *, older_than_s: float, limit: int) -> list[SeenWorker]:
 
 
 def oldest_parked(tx: Tx, org: OrgId, *, limit: int) -> list[SeenWorker]:
-    """An org's parked workers, the one parked first first."""
+    """Return parked workers of an org, first parked first."""
     statement = (
         select(*rows.SEEN)
         .where(W.c.state == word(State.HOT_IDLE), W.c.org == org)
@@ -232,7 +244,7 @@ def oldest_parked(tx: Tx, org: OrgId, *, limit: int) -> list[SeenWorker]:
 
 
 def idle_since(tx: Tx, profile: ProfileName, *, older_than_s: float, limit: int) -> list[SeenWorker]:
-    """Idle workers that have waited so long, the longest first: the tail that surplus is taken from."""
+    """Return workers that have been idle for at least this time, longest first."""
     statement = (
         select(*rows.SEEN)
         .where(
@@ -245,7 +257,7 @@ def idle_since(tx: Tx, profile: ProfileName, *, older_than_s: float, limit: int)
 
 
 def count_idle_since(tx: Tx, profile: ProfileName, *, older_than_s: float) -> int:
-    """How many idle workers have waited so long."""
+    """Count the workers that have been idle for at least this time."""
     statement = select(func.count()).where(
         W.c.state == word(State.IDLE), W.c.profile == profile, W.c.ready_at <= plus(now(), -older_than_s)
     )
@@ -253,9 +265,12 @@ def count_idle_since(tx: Tx, profile: ProfileName, *, older_than_s: float) -> in
 
 
 def silent_bindings(tx: Tx, *, for_s: float, limit: int) -> list[SeenWorker]:
-    """Claims that are being bound, and of which nobody has said for so long that he is at it. A hot worker whose lease has not begun
-    is being bound, too."""
-    # A lease starts when its worker is hot: the few claims without one are the first of the index by lease.
+    """Return workers that are being bound without a heartbeat within `for_s` seconds.
+
+    A hot worker whose lease has not started is also being bound.
+    """
+    # A lease starts when its worker is hot. The few claims without one are at the start of the
+    # index by lease.
     unleased = (C.c.id == W.c.claim_id) & C.c.ended_at.is_(None) & C.c.lease_expires_at.is_(None)
     statement = (
         select(*rows.SEEN)
@@ -268,7 +283,7 @@ def silent_bindings(tx: Tx, *, for_s: float, limit: int) -> list[SeenWorker]:
 
 
 def unsent_slots(tx: Tx, *, older_than_s: float, limit: int) -> list[SeenWorker]:
-    """Slots without a pod whose task was sent longer ago than its budget: it got lost."""
+    """Return slots without a pod whose task was sent longer ago than its budget: the task was lost."""
     statement = (
         select(*rows.SEEN)
         .where(
@@ -283,7 +298,7 @@ def unsent_slots(tx: Tx, *, older_than_s: float, limit: int) -> list[SeenWorker]
 
 
 def counts(tx: Tx) -> dict[tuple[ProfileName, State], int]:
-    """Live rows by profile and state."""
+    """Count live rows by profile and state."""
     statement = (
         select(W.c.profile, W.c.state, func.count())
         .where(W.c.state.in_(words(LIVE)))
@@ -293,7 +308,10 @@ def counts(tx: Tx) -> dict[tuple[ProfileName, State], int]:
 
 
 def profiles(tx: Tx) -> list[ProfileName]:
-    """The profiles that have live rows. One look into an index each, however many rows there are."""
+    """Return the profiles that have live rows.
+
+    Reads one index entry per profile, whatever the number of rows.
+    """
     live, found = W.c.state.in_(words(LIVE)), list[ProfileName]()
     while True:
         after = (W.c.profile > found[-1],) if found else ()
@@ -314,12 +332,12 @@ def ids_in_state(tx: Tx, profile: ProfileName, state: State) -> list[WorkerId]:
 
 
 def just_ready(tx: Tx, profile: ProfileName, *, within_s: float) -> set[WorkerId]:
-    """Idle workers that became ready no longer ago than this."""
+    """Return idle workers that became ready within `within_s` seconds."""
     return set(tx.execute(_JUST_READY, {"profile": profile, "s": -float(within_s)}).scalars())
 
 
 def _moved(by: By) -> dict[str, Any]:
-    """What the trigger writes into the journal."""
+    """Return the columns that the trigger copies into the journal."""
     return {"moved_by": by.who, "moved_reason": by.reason, "moved_detail": by.detail}
 
 
@@ -329,7 +347,7 @@ def _first(tx: Tx, statement: Select[Any]) -> SeenWorker | None:
 
 
 def _write(tx: Tx, fence: Fence, columns: Mapping[str, Any]) -> bool:
-    """Whether the row was still what the fence says, and is now this."""
+    """Write the columns if the row matches the fence. Return whether it did."""
     at_now = frozenset(name for name, value in columns.items() if isinstance(value, now))
     others = {name: value for name, value in columns.items() if name not in at_now}
     worked_out = {name: value for name, value in others.items() if isinstance(value, ClauseElement)}
@@ -341,7 +359,7 @@ def _write(tx: Tx, fence: Fence, columns: Mapping[str, Any]) -> bool:
 
 @cache
 def _fenced(at_now: frozenset[str]) -> Update:
-    """The other columns are those that it is given values of when it is sent."""
+    """Return the fenced UPDATE. The other columns are parameters of the execution."""
     return (
         update(W)
         .where(

@@ -8,7 +8,7 @@ from typing import Any
 from pool.core.contract import Acquire, Cancel, Release, Renew, bound
 from pool.core.ids import OrgId
 from pool.core.records import ReplyTo
-from pool.lifecycle.claiming import Asking
+from pool.lifecycle.claiming import AcquireCall
 from tasks.lane.exchange import Taken
 from tasks.lane.proving import ForeignOrg
 
@@ -18,7 +18,7 @@ class Canary:
     """Shows that what callers send is served: leases run only while this comes through."""
 
 
-LaneCall = Asking | Release | Renew | Cancel | Canary
+LaneCall = AcquireCall | Release | Renew | Cancel | Canary
 
 
 def parsed(taken: Taken, ttl_max_s: int) -> LaneCall:
@@ -31,7 +31,9 @@ def parsed(taken: Taken, ttl_max_s: int) -> LaneCall:
                 org, bound(("org", "profile", "request_id", "lease_s", "ttl_s", "wait_s"), args, kwargs)
             )
             reply = ReplyTo(task_id=message.task_id, address=message.address)
-            return Asking(asked=Acquire.parse(given, task_id=reply.task_id, ttl_max_s=ttl_max_s), reply=reply)
+            return AcquireCall(
+                asked=Acquire.parse(given, task_id=reply.task_id, ttl_max_s=ttl_max_s), reply=reply
+            )
         case "pool.renew":
             return Renew.parse(bound(("claim_ids",), args, kwargs).get("claim_ids"), org)
         case "pool.release":
@@ -57,7 +59,7 @@ def org_of(taken: Taken, call: LaneCall) -> str:
     if taken.proven.org is not None:
         return taken.proven.org
     match call:
-        case Asking(asked=asked):
+        case AcquireCall(asked=asked):
             return asked.org
         case Cancel(org=org):
             return org

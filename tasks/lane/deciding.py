@@ -9,13 +9,13 @@ import structlog
 
 from pool.core.contract import Cancel, Release, Renew
 from pool.core.errors import BrokenPromise, InvalidInput, Transient
-from pool.lifecycle import claiming, sparing
+from pool.lifecycle import claiming, item_errors
 from pool.lifecycle.answering import Decision
-from pool.lifecycle.claiming import Asking, Decided
+from pool.lifecycle.claiming import AcquireCall, Decided
 from pool.lifecycle.deps import Deps
 from pool.lifecycle.effects import Effects
 from pool.metrics.catalog import Item
-from pool.store.line import RuleConnection
+from pool.store.rule_connection import RuleConnection
 from tasks.lane.arguments import LaneCall, parsed
 from tasks.lane.authenticator import Authenticator
 from tasks.lane.exchange import LateReply, Replies, Taken, TaskReply
@@ -97,9 +97,9 @@ class Deciding:
             answered = Answered(answer.as_dict(), decision.pk)
             return [LateReply(to=to, answer=answered) for to in decision.replies]
         except Exception as exc:  # noqa: BLE001 - the others are answered all the same
-            sparing.left_out(self._deps.metrics, Item.ANSWER, decision.pk, exc)
+            item_errors.record_skipped(self._deps.metrics, Item.ANSWER, decision.pk, exc)
             return []
 
 
-def _is_batched(call: LaneCall) -> TypeGuard[Asking | Release | Renew | Cancel]:
-    return isinstance(call, Asking | Release | Renew | Cancel) and not claiming.holds_up(call)
+def _is_batched(call: LaneCall) -> TypeGuard[AcquireCall | Release | Renew | Cancel]:
+    return isinstance(call, AcquireCall | Release | Renew | Cancel) and not claiming.is_large(call)

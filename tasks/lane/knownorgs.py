@@ -90,7 +90,7 @@ class KnownOrgs:
             self._looked_at = now
             self.read()
             known = self._versions.get(OrgId(org), _ONLY_THE_FIRST)
-        return known.honours(version)
+        return known.accepts(version)
 
 
 class OrgQueues:

@@ -8,7 +8,7 @@ import structlog
 
 from pool.lifecycle.deps import Deps
 from pool.metrics.catalog import Item
-from pool.store import deeds
+from pool.store import audit
 from pool.store.schema import REQUEST_REFUSED
 from tasks.background import Gathering, Timers
 from tasks.lane.proving import Unproven
@@ -39,7 +39,7 @@ class Refusals:
             for each in refused[:_MOST_NAMED]:
                 log.warning("request_refused", trouble=str(each.trouble), org=each.org, task=each.task)
                 subject, who = f"org {each.org}" if each.org else "no org", f"unproven caller {each.origin}"
-                deeds.record(tx, REQUEST_REFUSED, subject, who=who, why=f"{each.task}: {each.detail}")
+                audit.record(tx, REQUEST_REFUSED, subject, who=who, why=f"{each.task}: {each.detail}")
             if len(refused) > _MOST_NAMED:
                 more = f"{len(refused) - _MOST_NAMED} more like these"
-                deeds.record(tx, REQUEST_REFUSED, "others", who=self._deps.who, why=more)
+                audit.record(tx, REQUEST_REFUSED, "others", who=self._deps.who, why=more)

@@ -15,9 +15,9 @@ from pool.core.contract import Cancel, Release, Renew
 from pool.core.errors import Transient
 from pool.core.periods import PERIODS_S
 from pool.lifecycle import claiming
-from pool.lifecycle.claiming import Asking
+from pool.lifecycle.claiming import AcquireCall
 from pool.lifecycle.deps import Deps
-from pool.store.lane import canary_answered
+from pool.store.canaries import canary_answered
 from tasks.lane.arguments import Canary, LaneCall, org_of
 from tasks.lane.exchange import Failure, Taken, TaskReply
 from tasks.lane.posting import Posting
@@ -116,7 +116,7 @@ class SlowPath:
         """Return the answer, or None: it is decided later."""
         deps = self._deps
         match call:
-            case Asking():
+            case AcquireCall():
                 return self._waits.answered(claiming.acquire(deps, call.asked, call.reply))
             case Renew():
                 return Answered(claiming.renew(deps, call))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from pool import config
-from pool.store.line import RuleConnection
+from pool.store.rule_connection import RuleConnection
 from tasks.app import WarmpoolApp
 from tasks.lane.admission import Admission
 from tasks.lane.authenticator import Authenticator

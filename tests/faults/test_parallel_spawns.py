@@ -39,7 +39,7 @@ def test_slow_creates_run_in_parallel_and_never_exceed_the_configured_number(sys
     ids = [RandomIds().worker() for _ in range(SPAWNS)]
     profile = Profile(grace_s=1)
     with system.store.write() as tx:
-        orgs.take_slots(tx, SPAWNS, 0)
+        orgs.reserve_slots(tx, SPAWNS, 0)
         workers.insert_slots(tx, profile, revision(profile), ids, By(who="test", reason=MoveReason.DEMAND))
     insider = Insider(system)
     with _held_up(system, ids) as pods, OpenedFiles(pods) as opened:

@@ -23,7 +23,7 @@ from pool.drivers.port import Gone, Pod
 from pool.lifecycle import answering, claiming, effects, observing
 from pool.metrics import Metrics
 from pool.passes import fallback
-from pool.store import Store, deeds, now, passes, requests, rules, schema
+from pool.store import Store, audit, now, passes, requests, rules, schema
 from pool.store.sql import plus
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
@@ -176,10 +176,10 @@ def test_matching_that_fails_keeps_no_answer_back(world: World, monkeypatch: pyt
 def test_audit_entry_is_written_whatever_its_text(store: Store, text: str) -> None:
 
     with store.write() as tx:
-        deeds.record(tx, "request_refused", text, who=f"caller {text}", why=text)
+        audit.record(tx, "request_refused", text, who=f"caller {text}", why=text)
     with store.read() as tx:
-        (deed,) = deeds.latest(tx, limit=5, refused=5)
-        assert deeds.of(tx, text) == [deed]
+        (deed,) = audit.latest(tx, limit=5, refused=5)
+        assert audit.of(tx, text) == [deed]
     assert "\0" not in deed.who
     assert len(deed.why) <= 4000
 
@@ -301,7 +301,7 @@ def test_fallback_retires_the_others_when_one_pod_cannot_be_deleted(
     monkeypatch.setattr(world.driver, "delete", delete)
     assert fallback.reap_if_dark(world.deps, threading.Event())
     # By the contract of a broker, sending never raises.
-    fallback.RetiresHere(world.deps).send("pool.retire", worker_id=names[0])
+    fallback.InlineRetireBroker(world.deps).send("pool.retire", worker_id=names[0])
     assert {n: world.state_of(n) for n in names} == {
         names[0]: State.DRAINING, names[1]: State.RETIRED, names[2]: State.RETIRED,
     }  # fmt: skip

@@ -17,7 +17,7 @@ from pool.core.states import State
 from pool.ops import reporting
 from pool.passes.reap import DELETE_GRACE_S
 from pool.store import Store
-from pool.store.looking import ListFilter
+from pool.store.operator_queries import ListFilter
 from tests.support.board_client import BoardClient
 from tests.support.board_server import PASSWORD, BoardServer
 from tests.support.busy_hour import many

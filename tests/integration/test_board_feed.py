@@ -16,7 +16,7 @@ from pool.core.states import State
 from pool.ops.board import feed as feeding
 from pool.ops.board.feed import Feed, TooMany
 from pool.ops.board.rendering import Links, Templates
-from pool.store import Store, deeds, schema
+from pool.store import Store, audit, schema
 from tests.support.board_server import BoardServer
 from tests.support.busy_hour import passes_are_well
 from tests.support.world import World
@@ -59,9 +59,9 @@ def test_an_entry_that_is_committed_late_is_seen(pool: World) -> None:
 
 def test_a_flood_of_refused_requests_hides_no_deed(pool: World) -> None:
     with pool.store.write() as tx:
-        deeds.record(tx, "pool_paused", "pool", who=pool.deps.who, why="pool paused")
+        audit.record(tx, "pool_paused", "pool", who=pool.deps.who, why="pool paused")
         for n in range(50):
-            deeds.record(tx, schema.REQUEST_REFUSED, "no org", who=pool.deps.who, why=f"forged {n}")
+            audit.record(tx, schema.REQUEST_REFUSED, "no org", who=pool.deps.who, why=f"forged {n}")
 
     async def scene() -> None:
         feed = a_feed(pool)

@@ -13,7 +13,7 @@ from pool.core.ids import OrgId
 from pool.core.records import ReplyTo
 from pool.core.settings import OrgDefaults
 from pool.lifecycle import claiming
-from pool.lifecycle.claiming import Asking, Call, Decided
+from pool.lifecycle.claiming import AcquireCall, Call, Decided
 from pool.store import Store, Tx, connect, orgs, rules
 from tests.support.postgres_server import PostgresServer
 from tests.support.world import World
@@ -88,9 +88,9 @@ def served(world: World, *calls: Call) -> tuple[list[Decided], Cost]:
     return cost_of(world.store, lambda tx: claiming.serve(world.deps, calls, rules.Within(tx))[0])
 
 
-def asking(org: str, number: int = 0, **given: Any) -> Asking:
+def asking(org: str, number: int = 0, **given: Any) -> AcquireCall:
     asked = Acquire.parse({"org": org, **given}, task_id=f"t-{number}", ttl_max_s=60)
-    return Asking(asked=asked, reply=ReplyTo(task_id=f"t-{number}"))
+    return AcquireCall(asked=asked, reply=ReplyTo(task_id=f"t-{number}"))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from pool.passes import PASSES
 from pool.passes.fallback import reap_if_dark
 from pool.passes.running import run_once
 from pool.store import breakers, supply, suspects, workers
-from pool.store.rollouts import WantedRevision, rules
+from pool.store.rollouts import WantedRevision, adopt
 from pool.store.suspects import SuspectKind
 from tests.support.world import World
 
@@ -210,7 +210,7 @@ def test_a_silent_activation_is_given_up_and_a_beating_one_is_not_after_a_step_b
     assert world.state_of(bound.id) is State.ACTIVATING
     world.pass_time(stuck_s - 1)
     with world.store.write() as tx:
-        workers.beat(tx, held)
+        workers.record_heartbeat(tx, held)
     world.pass_time(stuck_s - 1)
     world.run_pass("sweep_stuck")
     assert world.state_of(bound.id) is State.ACTIVATING
@@ -254,10 +254,10 @@ def test_a_suspicion_from_the_future_grows_old_from_now_on(world: World) -> None
 def test_a_configuration_that_was_heard_of_in_the_future_does_not_rule_for_ever(world: World) -> None:
     old = WantedRevision(profile="default", revision="a", image="a", started_at=world.store.now())  # type: ignore[arg-type]
     with world.store.write() as tx:
-        assert rules(tx, old)
+        assert adopt(tx, old)
     world.pass_time(-STEP_S)
     with world.store.write() as tx:
-        assert rules(tx, replace(old, revision="b", started_at=world.store.now()))
+        assert adopt(tx, replace(old, revision="b", started_at=world.store.now()))
 
 
 def test_a_miss_from_the_future_is_no_demand_for_as_long_as_the_step(world: World) -> None:

@@ -135,9 +135,9 @@ def test_an_orphans_pod_is_told_though_the_table_never_knew_it(world: World) -> 
     world.run_pass("sweep_orphans")
     told = cause(world, "w-stray")
     assert told.startswith(
-        "The database has no such worker; the sweep found its pod to be an orphan and requested its deletion: no row counted on it"
+        "The database has no such worker; the sweep found its pod to be an orphan and requested its deletion: no row owned it"
     )
-    assert "nobody ever had" in told
+    assert "it was never claimed" in told
 
 
 def test_a_row_whose_pod_the_sweep_found_absent_is_lost_to_that(world: World) -> None:

@@ -28,7 +28,7 @@ from pool.ops.reading import TOP_ORGS
 from pool.passes import PASSES
 from pool.passes.running import run_once
 from pool.store import Store, targets
-from pool.store.costing import Spell
+from pool.store.idle_cost import IdleReason
 from tests.support.redis_server import RedisServer
 from tests.support.world import World
 
@@ -101,7 +101,7 @@ def test_workers_are_counted_by_state_as_the_table_has_them(world: World) -> Non
     assert page.value("live_workers") == 3
     assert page.value("warm_target", profile="default") == 3
     with world.store.write() as tx:
-        targets.say(tx, ProfileName("default"), 7, who="test")
+        targets.set_target(tx, ProfileName("default"), 7, who="test")
     assert page_of(world).value("warm_target", profile="default") == 7
     assert page.value("org_in_use", org="acme") == 1
 
@@ -162,11 +162,11 @@ def test_what_idling_costs_is_exact_to_the_second_and_told_by_its_reason(world: 
 
 def test_what_idling_costs_never_goes_back_whatever_a_worker_does(world: World) -> None:
     world.profile(**SIZE, hot_idle_ttl_s=30)
-    before = dict.fromkeys(Spell, 0.0)
+    before = dict.fromkeys(IdleReason, 0.0)
 
     def grew() -> None:
         page = page_of(world)
-        for spell in Spell:
+        for spell in IdleReason:
             now = spent(page, spell)[0]
             assert now >= before[spell] - 1e-6, spell
             before[spell] = now

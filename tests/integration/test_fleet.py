@@ -48,7 +48,7 @@ class ScriptedWorkerApi:
 def _slot(world: World) -> WorkerId:
     with world.store.write() as tx:
         worker_id = world.deps.ids.worker()
-        orgs.take_slots(tx, 1, 0)
+        orgs.reserve_slots(tx, 1, 0)
         profile = world.deps.settings.profiles["default"]
         workers.insert_slots(tx, profile, revision(profile), [worker_id], world.deps.by(MoveReason.DEMAND))
     return worker_id

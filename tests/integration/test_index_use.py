@@ -22,7 +22,7 @@ from pool.core.states import CLAIMED, ClaimEnd, Condition, MoveReason, State
 from pool.lifecycle import claiming
 from pool.passes import PASSES, collect_garbage
 from pool.passes.running import Run, carry_out
-from pool.store import Store, Tx, claims, connect, glimpses, requests, rules, workers
+from pool.store import Store, Tx, claims, connect, requests, row_scans, rules, workers
 from tests.support.open_store import OpenStore
 from tests.support.postgres_server import PostgresServer
 
@@ -170,7 +170,7 @@ def disturb(pool: GrownPool) -> None:
     )
     pool.configure(profiles=known, surplus_ttl_s=60, max_age_s=600, terminal_keep_s=3600, journal_keep_s=7200)
     with pool.store.read() as tx:
-        rows = list(glimpses.live(tx))
+        rows = list(row_scans.live(tx))
     busy = [r for r in rows if r.state in CLAIMED]
     idle = [r for r in rows if r.state == State.IDLE]
     for gone in (*busy[:3], *idle[:3]):
@@ -222,11 +222,15 @@ def use_rules(pool: GrownPool) -> None:
         profile = deps.settings.profiles["other-0"]
         workers.insert_slots(tx, profile, revision(profile), [WorkerId("w-slot")], deps.by(MoveReason.DEMAND))
         pod = {"uid": "u", "endpoint": "http://x", "node": "n"}
-        ready = rules.call(rules.Within(tx), "ready", deps.asking(worker_id="w-slot", pod=pod, patient=True))
+        ready = rules.call(
+            rules.Within(tx), "ready", deps.rule_argument(worker_id="w-slot", pod=pod, patient=True)
+        )
         assert ready is not None
         assert ready["events"][0]["outcome"] == "granted"
         lost = deps.by(MoveReason.POD_GONE)
-        assert claims.end(tx, deps.asking(), ready["events"][0]["claim_id"], ClaimEnd.WORKER_LOST, lost)
+        assert claims.end(
+            tx, deps.rule_argument(), ready["events"][0]["claim_id"], ClaimEnd.WORKER_LOST, lost
+        )
     waits = pool.acquire("asker-2", profile="other-0", wait_s=30)
     assert isinstance(waits, Pending)
     assert not claiming.time_out(deps, waits.request_pk)
@@ -236,7 +240,7 @@ def use_rules(pool: GrownPool) -> None:
     with deps.store.read() as tx:
         bound = requests.find_unlocked(tx, OrgId("asker-1"), "bound")
     assert bound is not None
-    assert rules.call(deps.store, "confirm", deps.asking(claim_id=bound.claim_id, patient=True))
+    assert rules.call(deps.store, "confirm", deps.rule_argument(claim_id=bound.claim_id, patient=True))
 
 
 def scanned(pool: GrownPool, *, without: str = "") -> set[str]:

@@ -177,7 +177,7 @@ def overdue(world: World) -> Granted:
 
 def _end(tx: Tx, world: World, granted: Granted, why: ClaimEnd) -> dict[str, Any] | None:
     by = world.deps.by(MoveReason.LEASE_EXPIRED)
-    return claims.end(tx, world.deps.asking(), ClaimId(granted.claim_id), why, by)
+    return claims.end(tx, world.deps.rule_argument(), ClaimId(granted.claim_id), why, by)
 
 
 def _expire(world: World, granted: Granted) -> dict[str, Any] | None:
@@ -247,7 +247,7 @@ def _two_reconciles(world: World) -> int:
     world.profile(warm_target=0)
     reconcile_warm.refill_once(world.deps, DEFAULT)
     with world.store.write() as tx:
-        targets.say(tx, DEFAULT, 4, who="test")
+        targets.set_target(tx, DEFAULT, 4, who="test")
     with world.store.write() as holder:
         holder.execute(select(schema.pool).with_for_update())
         runs = [aside(lambda: reconcile_warm.refill_once(world.deps, DEFAULT)) for _ in range(2)]
@@ -313,7 +313,7 @@ def test_the_same_request_raced_on_the_general_path_gives_one_claim(world: World
 def test_a_batch_does_not_wait_for_another_delivery_of_its_request(world: World) -> None:
     world.warm(2)
     world.org("acme")
-    call = claiming.Asking(asked=asked(), reply=ReplyTo(task_id="task-acme"))
+    call = claiming.AcquireCall(asked=asked(), reply=ReplyTo(task_id="task-acme"))
     with world.store.write() as tx:
         first = acquire(inside(world, tx))
         raced = aside(lambda: claiming.serve(world.deps, [call]))
@@ -359,7 +359,7 @@ def test_a_request_that_is_asked_again_while_its_withdrawn_claim_ends_does_not_d
 def _end_lost(world: World, claim_id: str) -> dict[str, Any] | None:
     with world.store.write() as tx:
         by = world.deps.by(MoveReason.POD_GONE)
-        return claims.end(tx, world.deps.asking(), ClaimId(claim_id), ClaimEnd.WORKER_LOST, by)
+        return claims.end(tx, world.deps.rule_argument(), ClaimId(claim_id), ClaimEnd.WORKER_LOST, by)
 
 
 # No lost wake-up.
@@ -509,7 +509,7 @@ def _ready_behind_the_pools_back(world: World, count: int) -> list[WorkerId]:
     """Idle workers that were not offered to anybody."""
     with world.store.write() as tx:
         ids = [world.deps.ids.worker() for _ in range(count)]
-        orgs.take_slots(tx, count, 0)
+        orgs.reserve_slots(tx, count, 0)
         profile = world.deps.settings.profiles["default"]
         workers.insert_slots(tx, profile, revision(profile), ids, world.deps.by(MoveReason.DEMAND))
         ready = "UPDATE workers SET state = 'idle', ready_at = warmpool_now(), pod_uid = 'u', endpoint = 'http://x', moved_reason = 'ready'"

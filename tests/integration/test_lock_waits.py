@@ -19,7 +19,7 @@ def test_threads_that_orgs_share_wait_for_a_lock_for_a_part_of_their_time(
 ) -> None:
     url = postgres.create_database(f"waits_{role}", template=postgres_template)
     pool = PoolSettings(data_dir=str(tmp_path), database_url=url, broker_url="redis://127.0.0.1:1/0")
-    deps = wiring.build(replace(Settings(), pool=pool), broker=wiring.NobodyListens(), role=role)
+    deps = wiring.build(replace(Settings(), pool=pool), broker=wiring.DroppingBroker(), role=role)
     try:
         with deps.store.read() as tx:
             assert tx.execute(text("SHOW lock_timeout")).scalar_one() == wait

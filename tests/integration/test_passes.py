@@ -211,7 +211,7 @@ def test_a_renewal_that_comes_before_the_expiry_is_carried_out_wins(world: World
     world.renew(granted.claim_id)
     with world.store.write() as tx:
         by = world.deps.by(MoveReason.LEASE_EXPIRED)
-        assert claims.end(tx, world.deps.asking(), ClaimId(expired.id), ClaimEnd.EXPIRED, by) is None
+        assert claims.end(tx, world.deps.rule_argument(), ClaimId(expired.id), ClaimEnd.EXPIRED, by) is None
     assert world.state_of(worker) is State.HOT
 
 
@@ -614,7 +614,7 @@ def test_a_heart_beating_activation_is_never_taken(world: World) -> None:
     for _ in range(5):
         world.pass_time(10)
         with world.store.write() as tx:
-            workers.beat(tx, held)
+            workers.record_heartbeat(tx, held)
         world.run_pass("sweep_stuck")
     assert world.state_of(worker) is State.ACTIVATING
 

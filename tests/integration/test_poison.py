@@ -15,7 +15,7 @@ from pool.lifecycle import retiring
 from pool.lifecycle.effects import transaction
 from pool.ops import doctor, reporting
 from pool.ops.doctor import Patient
-from pool.store import deeds, passes
+from pool.store import audit, passes
 from tests.support.world import World
 
 HELD = Stamp(org="acme", claim_id="c", epoch=1, busy=True)
@@ -75,7 +75,7 @@ def test_an_orphan_that_can_not_be_deleted_is_left_out_and_told_until_it_is_mend
     skipped = world.deps.metrics.pass_actions.labels("sweep_orphans", "skipped")
     assert skipped._value.get() == 11
     with world.store.read() as tx:
-        assert len(deeds.of(tx, "w-poison")) == 1
+        assert len(audit.of(tx, "w-poison")) == 1
     world.driver.denied.clear()
     world.run_pass("sweep_orphans")
     assert "w-poison" not in world.driver.pods

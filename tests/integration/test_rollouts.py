@@ -90,7 +90,7 @@ def test_replaced_worker_counts_as_a_rollout_whatever_the_image_is_named(rolled:
 def test_a_target_set_at_run_time_is_the_one_that_a_rollout_keeps(rolled: World) -> None:
     """The configuration says four; an operator has said six while the old image was warm."""
     with rolled.store.write() as tx:
-        targets.say(tx, ProfileName("default"), 6, who="test")
+        targets.set_target(tx, ProfileName("default"), 6, who="test")
     for _ in range(4):
         rolled.run_pass("reconcile_warm")
         _become_ready(rolled)

@@ -97,7 +97,7 @@ def test_a_slot_becomes_ready_once(world: World) -> None:
     (worker,) = world.warm(1)
     granted = world.granted("acme")
     pod = {"uid": "u", "endpoint": "http://x", "node": "n"}
-    asked = world.deps.asking(worker_id=worker, pod=pod, patient=True)
+    asked = world.deps.rule_argument(worker_id=worker, pod=pod, patient=True)
     assert rules.call(world.store, "ready", asked) is None
     assert world.state_of(granted.worker_id) is State.HOT
 
@@ -152,9 +152,9 @@ def test_a_silent_activation_that_was_taken_up_again_is_not_ended(world: World) 
         "detail": "",
         "silent_s": 15,
     }
-    assert rules.call(world.store, "end_claim", world.deps.asking(**why)) is None
+    assert rules.call(world.store, "end_claim", world.deps.rule_argument(**why)) is None
     world.pass_time(16)
-    assert rules.call(world.store, "end_claim", world.deps.asking(**why))
+    assert rules.call(world.store, "end_claim", world.deps.rule_argument(**why))
 
 
 def test_a_binding_is_tried_on_as_many_workers_as_is_allowed_and_then_refused(world: World) -> None:
@@ -170,7 +170,7 @@ def test_a_binding_is_tried_on_as_many_workers_as_is_allowed_and_then_refused(wo
             "reason": "activation_failed",
             "detail": "it failed",
         }
-        assert rules.call(world.store, "end_claim", world.deps.asking(**ending))
+        assert rules.call(world.store, "end_claim", world.deps.rule_argument(**ending))
     (request,) = world.rows("requests")
     assert (request.state, request.reason) == ("refused", "activation_failed")
     assert len(world.workers(State.IDLE)) == 1
@@ -201,7 +201,7 @@ def test_renewals_lock_claims_in_the_order_of_their_ids(world: World) -> None:
 def _end(world: World, granted: Granted, why: ClaimEnd) -> dict[str, Any] | None:
     with world.store.write() as tx:
         by = world.deps.by(MoveReason.LEASE_EXPIRED)
-        return claims.end(tx, world.deps.asking(), ClaimId(granted.claim_id), why, by)
+        return claims.end(tx, world.deps.rule_argument(), ClaimId(granted.claim_id), why, by)
 
 
 def _idle_unseen(world: World, worker_id: str) -> None:

@@ -101,7 +101,7 @@ def test_many_forced_losses_never_end_a_pass(locked: World, redis: Redis) -> Non
         def robbed(run: Run, n: int = n) -> None:
             redis.set(_key(_SHORT), f"thief {n}")
             _until_noticed(run)
-            run.must_go_on()
+            run.raise_if_interrupted()
 
         assert run_once(locked.deps, Pass(name=_SHORT, run=robbed))["outcome"] == "interrupted"
         redis.delete(_key(_SHORT))
@@ -151,7 +151,7 @@ def test_a_stopping_process_stops_its_run_and_gives_its_lock_back(locked: World,
 
     def told_to_end(run: Run) -> None:
         stopping.set()
-        run.must_go_on()
+        run.raise_if_interrupted()
 
     assert (
         run_once(locked.deps, Pass(name="reap", run=told_to_end), stopping=stopping.is_set)["outcome"]

@@ -14,7 +14,7 @@ from pool.core.ids import ClaimId, OrgId
 from pool.core.records import ReplyTo
 from pool.core.states import Condition, Reason, State
 from pool.lifecycle import claiming, effects
-from pool.lifecycle.claiming import Asking, Call, Decided
+from pool.lifecycle.claiming import AcquireCall, Call, Decided
 from pool.store import Store, schema
 from tests.support.altered_rules import altered
 from tests.support.postgres_server import empty
@@ -27,9 +27,9 @@ def world(store: Store) -> World:
     return World(store)
 
 
-def asking(org: str, request_id: str, *, task_id: str = "", **arguments: object) -> Asking:
+def asking(org: str, request_id: str, *, task_id: str = "", **arguments: object) -> AcquireCall:
     asked = Acquire.parse({"org": org, **arguments}, task_id=request_id, ttl_max_s=3600)
-    return Asking(asked=asked, reply=ReplyTo(task_id=task_id or request_id))
+    return AcquireCall(asked=asked, reply=ReplyTo(task_id=task_id or request_id))
 
 
 def serve(world: World, *calls: Call) -> list[Decided]:
@@ -394,7 +394,7 @@ def test_alone_in_a_batch_and_patiently_a_call_writes_the_same_rows(store: Store
 
     alone = written(serve)
     together = written(beside_others)
-    patiently = written(lambda world, call: claiming.patiently(world.deps, call))
+    patiently = written(lambda world, call: claiming.serve_one(world.deps, call))
     assert alone == together
     assert alone == patiently
 
@@ -539,7 +539,7 @@ def test_a_thousand_claims_are_renewed_by_one_message_and_one_statement(world: W
         )
     asked = Renew(claim_ids=tuple(ClaimId(f"c-{n}") for n in range(1, 1001)))
     # Too many to hold up a batch for: the lane serves it alone.
-    assert claiming.holds_up(asked)
+    assert claiming.is_large(asked)
     with statements(world.store) as made:
         assert len(claiming.renew(world.deps, asked)["renewed"]) == 1000
     assert len(made) == 1, made

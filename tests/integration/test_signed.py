@@ -21,7 +21,7 @@ from pool.core.names import TAKEN_KEY, TAKEN_SINCE_KEY
 from pool.core.settings import OrgDefaults
 from pool.core.signing import HEADER
 from pool.core.states import State
-from pool.store import deeds, orgs, schema
+from pool.store import audit, orgs, schema
 from tests.support.clock_skew import skewed
 from tests.support.postgres_server import PostgresServer
 from tests.support.signed import (
@@ -353,7 +353,7 @@ def test_an_old_key_is_honoured_for_the_overlap_and_no_longer(system: System, ca
     printed = system.command("org", "change-key", "turning", "--overlap", "60", "--why", "a leaver")
     assert printed.strip() == second.text
     with system.store.read() as tx:
-        changed = deeds.of(tx, "org turning")[-1]
+        changed = audit.of(tx, "org turning")[-1]
     assert (changed.what, "a leaver" in changed.why) == ("org_key_changed", True)
 
     def honoured(version: int) -> bool:

@@ -20,10 +20,10 @@ from pool.store import (
     Store,
     Tx,
     breakers,
+    canaries,
     claims,
     connect,
     journal,
-    lane,
     orgs,
     passes,
     ping,
@@ -89,7 +89,7 @@ def an_org(tx: Tx, name: str = "acme", **settings: Any) -> Org:
 
 def a_slot(tx: Tx, profile: str = "default") -> SeenWorker:
     worker_id = WorkerId(f"w-{next(_numbers):04d}")
-    orgs.take_slots(tx, 1, 0)
+    orgs.reserve_slots(tx, 1, 0)
     workers.insert_slots(tx, Profile(name=profile), "rev", [worker_id], BY)
     return seen(tx, worker_id)
 
@@ -349,12 +349,12 @@ def test_a_stale_holder_moves_nothing(store: Store) -> None:
         assert (new.worker_id, new.org) == (old.worker_id, old.org)
         holding = seen(tx, new.worker_id)
         assert workers.leave(tx, stale, State.DRAINING, BY) is Outcome.FENCED
-        assert workers.beat(tx, old.held) is Outcome.FENCED
+        assert workers.record_heartbeat(tx, old.held) is Outcome.FENCED
         assert released(tx, old) == "already_released"
         assert [end(tx, old, why) for why in ClaimEnd] == [None] * len(ClaimEnd)
         assert decided(tx, "confirm", claim_id=old.id) is None
         assert seen(tx, new.worker_id) == holding
-        assert workers.beat(tx, new.held) is Outcome.MOVED
+        assert workers.record_heartbeat(tx, new.held) is Outcome.MOVED
         assert seen(tx, new.worker_id).claim_id == new.id
 
 
@@ -410,18 +410,18 @@ def test_silence_is_measured_from_the_last_beat(store: Store) -> None:
     pass_time(store, 16)
     with store.write() as tx:
         assert workers.is_silent(tx, claim.worker_id, for_s=15)
-        workers.beat(tx, claim.held)
+        workers.record_heartbeat(tx, claim.held)
         assert not workers.is_silent(tx, claim.worker_id, for_s=15)
 
 
 def test_notes_are_fenced_like_moves(store: Store) -> None:
     with store.write() as tx:
         slot = a_slot(tx)
-        assert workers.has_pod(tx, slot, PodFacts(uid="u")) is Outcome.MOVED
-        assert workers.sent_again(tx, slot) is Outcome.MOVED
+        assert workers.record_pod(tx, slot, PodFacts(uid="u")) is Outcome.MOVED
+        assert workers.record_resend(tx, slot) is Outcome.MOVED
         workers.leave(tx, slot, State.DRAINING, BY)
-        assert workers.has_pod(tx, slot, PodFacts(uid="u")) is Outcome.FENCED
-        assert workers.sent_again(tx, slot) is Outcome.FENCED
+        assert workers.record_pod(tx, slot, PodFacts(uid="u")) is Outcome.FENCED
+        assert workers.record_resend(tx, slot) is Outcome.FENCED
 
 
 # Picking and listing.
@@ -490,7 +490,7 @@ def test_lists_by_age_take_the_oldest_and_nothing_younger(store: Store) -> None:
             (DEFAULT, State.SPAWNING): 2,
             (DEFAULT, State.DRAINING): 1,
         }
-        workers.has_pod(tx, old_slot, PodFacts(uid="u"))
+        workers.record_pod(tx, old_slot, PodFacts(uid="u"))
         assert workers.unsent_slots(tx, older_than_s=50, limit=9) == []
         assert young_slot.id in workers.ids_in_state(tx, DEFAULT, State.SPAWNING)
 
@@ -504,17 +504,17 @@ def test_lists_by_age_take_the_oldest_and_nothing_younger(store: Store) -> None:
 )
 def test_slots_are_taken_as_far_as_the_cap_allows(store: Store, cap: int, wanted: int, granted: int) -> None:
     with store.write() as tx:
-        assert orgs.take_slots(tx, wanted, cap) == granted
+        assert orgs.reserve_slots(tx, wanted, cap) == granted
         assert orgs.pool_row(tx).live == granted
 
 
 def test_slots_beyond_a_cap_that_was_lowered_are_neither_given_nor_taken_away(store: Store) -> None:
     with store.write() as tx:
-        orgs.take_slots(tx, 5, 0)
-        assert orgs.take_slots(tx, 1, 3) == 0
+        orgs.reserve_slots(tx, 5, 0)
+        assert orgs.reserve_slots(tx, 1, 3) == 0
         assert orgs.pool_row(tx).live == 5
-        orgs.give_slot(tx)
-        assert orgs.take_slots(tx, 3, 6) == 2
+        orgs.decrement_live(tx)
+        assert orgs.reserve_slots(tx, 3, 6) == 2
 
 
 def test_claims_are_counted_up_to_the_cap(store: Store) -> None:
@@ -616,7 +616,7 @@ def test_a_parked_worker_goes_only_above_its_orgs_floor(
     with store.write() as tx:
         an_org(tx, hot_idle_floor=floor, hot_idle_cap=cap)
         some_parked(tx, ttls_s=[60] * parked)
-        assert orgs.give_park_above_floor(tx, ACME) is given
+        assert orgs.decrement_parked_above_floor(tx, ACME) is given
         found = orgs.get(tx, ACME)
         assert found is not None
         assert found.parked == parked - given
@@ -631,7 +631,7 @@ def test_parking_is_not_counted_without_a_floor_or_a_cap(store: Store) -> None:
             assert a_parked(tx, name).parked_counted
         assert [o.parked for o in orgs.every(tx)] == [0, 1, 1]
         assert acquired(tx, "bolt")["source"] == "hot_idle"
-        orgs.give_park(tx, OrgId("cats"))
+        orgs.decrement_parked(tx, OrgId("cats"))
         assert [o.parked for o in orgs.every(tx)] == [0, 0, 0]
 
 
@@ -1091,18 +1091,18 @@ def test_a_claim_ends_once(store: Store) -> None:
 def test_a_lease_runs_out_only_after_a_whole_lease_of_open_lane(store: Store) -> None:
     with store.write() as tx:
         claim = a_claim(tx, lease_s=30)
-        lane.canary_answered(tx, gap_s=10)
+        canaries.canary_answered(tx, gap_s=10)
     pass_time(store, 100)
     with store.write() as tx:
-        assert not lane.lane_is_open(tx, gap_s=10)
-        lane.canary_answered(tx, gap_s=10)  # after a gap: the lane opens anew
-        assert lane.lane_is_open(tx, gap_s=10)
+        assert not canaries.lane_is_open(tx, gap_s=10)
+        canaries.canary_answered(tx, gap_s=10)  # after a gap: the lane opens anew
+        assert canaries.lane_is_open(tx, gap_s=10)
         assert claims.expired(tx, limit=9) == []
         assert end(tx, claim, ClaimEnd.EXPIRED) is None
     for _ in range(4):
         pass_time(store, 8)
         with store.write() as tx:
-            lane.canary_answered(tx, gap_s=10)
+            canaries.canary_answered(tx, gap_s=10)
     with store.write() as tx:
         assert [c.id for c in claims.expired(tx, limit=9)] == [claim.id]
         renewed(tx, claim.id)
@@ -1112,12 +1112,12 @@ def test_a_lease_runs_out_only_after_a_whole_lease_of_open_lane(store: Store) ->
 
 def test_a_lane_without_gaps_stays_open_since_its_beginning(store: Store) -> None:
     with store.write() as tx:
-        lane.canary_answered(tx, gap_s=10)
+        canaries.canary_answered(tx, gap_s=10)
         began = orgs.pool_row(tx).lane_open_since
     for _ in range(3):
         pass_time(store, 9)
         with store.write() as tx:
-            lane.canary_answered(tx, gap_s=10)
+            canaries.canary_answered(tx, gap_s=10)
     with store.read() as tx:
         assert orgs.pool_row(tx).lane_open_since == began
 
@@ -1125,13 +1125,13 @@ def test_a_lane_without_gaps_stays_open_since_its_beginning(store: Store) -> Non
 def test_a_wish_to_release_is_kept_once_and_ends_with_the_claim(store: Store) -> None:
     with store.write() as tx:
         claim = a_claim(tx)
-        assert claims.ask_release(tx, claim.id, "tainted")
-        assert not claims.ask_release(tx, claim.id, "clean")
+        assert claims.request_release(tx, claim.id, "tainted")
+        assert not claims.request_release(tx, claim.id, "clean")
         (kept,) = claims.unfinished_releases(tx, limit=9)
         assert (kept.id, kept.release_condition) == (claim.id, "tainted")
         end(tx, claim, ClaimEnd.TAINTED)
         assert claims.unfinished_releases(tx, limit=9) == []
-        assert not claims.ask_release(tx, claim.id, "clean")
+        assert not claims.request_release(tx, claim.id, "clean")
 
 
 # Passes and breakers.

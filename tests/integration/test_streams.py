@@ -11,7 +11,7 @@ from pool.core.records import By
 from pool.core.settings import Profile
 from pool.core.states import CLAIMABLE, MoveReason, State
 from pool.passes import collect_garbage
-from pool.store import Store, builds, glimpses, schema, workers
+from pool.store import Store, builds, row_scans, schema, workers
 from pool.store.sql import now as now_sql
 from tests.support.world import World
 
@@ -35,7 +35,7 @@ def ready(store: Store, *ids: WorkerId) -> None:
 
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(glimpses, "_AT_A_TIME", 2)
+    monkeypatch.setattr(row_scans, "_AT_A_TIME", 2)
 
 
 def test_every_live_row_is_met_once_over_many_pages(store: Store) -> None:
@@ -48,16 +48,16 @@ def test_every_live_row_is_met_once_over_many_pages(store: Store) -> None:
         for worker in workers.get_many(tx, [WorkerId("w-2"), WorkerId("w-6")]).values():
             workers.leave(tx, worker, State.LOST, BY)
     with store.read() as tx:
-        found = [g.id for g in glimpses.live(tx)]
+        found = [g.id for g in row_scans.live(tx)]
         assert sorted(found) == sorted(made - {"w-2", "w-6"})
-        assert list(glimpses.live(tx, states=CLAIMABLE)) == []
+        assert list(row_scans.live(tx, states=CLAIMABLE)) == []
 
 
 def test_a_row_that_moves_while_it_is_read_is_neither_missed_nor_met_twice(store: Store) -> None:
     """A move changes the order by state; the order that is walked it does not."""
     made = slots(store, *(f"w-{n}" for n in range(7)))
     with store.read() as tx:
-        walk = glimpses.live(tx)
+        walk = row_scans.live(tx)
         met = [next(walk).id, next(walk).id]
         ready(store, *made)
         met += [g.id for g in walk]
@@ -68,7 +68,7 @@ def test_a_glimpse_is_what_the_row_says(store: Store) -> None:
     (worker,) = slots(store, "w-1")
     ready(store, worker)
     with store.read() as tx:
-        (seen,) = glimpses.live(tx)
+        (seen,) = row_scans.live(tx)
     assert seen == ("w-1", "idle", 0, None, None, "uid-w-1")
 
 
@@ -79,8 +79,8 @@ def test_which_of_many_names_are_live_rows(store: Store) -> None:
         workers.leave(tx, gone, State.LOST, BY)
     with store.read() as tx:
         asked = [f"w-{n}" for n in range(9)]
-        assert glimpses.live_among(tx, asked) == {"w-0", "w-1", "w-2", "w-4"}
-        assert glimpses.live_among(tx, []) == set()
+        assert row_scans.live_among(tx, asked) == {"w-0", "w-1", "w-2", "w-4"}
+        assert row_scans.live_among(tx, []) == set()
 
 
 def test_profiles_that_have_live_rows_are_found_one_by_one(store: Store) -> None:

@@ -126,16 +126,16 @@ def test_releases_that_fail_do_not_keep_others(narrow: World, monkeypatch: pytes
     held = [narrow.granted("acme", lease_s=3600) for _ in narrow.warm(6)]
     for granted in held:
         with narrow.store.write() as tx:
-            claims.ask_release(tx, granted.claim_id, "clean")  # type: ignore[arg-type]
+            claims.request_release(tx, granted.claim_id, "clean")  # type: ignore[arg-type]
         narrow.pass_time(1)
-    patiently = claiming.patiently
+    patiently = claiming.serve_one
 
     def one_is_not_locked(deps: Any, call: Any) -> Any:
         if call.claim_id != held[5].claim_id:
             raise Transient("its row is locked")
         return patiently(deps, call)
 
-    monkeypatch.setattr(claiming, "patiently", one_is_not_locked)
+    monkeypatch.setattr(claiming, "serve_one", one_is_not_locked)
     _runs(narrow, "reap")
     assert narrow.state_of(held[5].worker_id) is not State.HOT
     assert narrow.state_of(held[0].worker_id) is State.HOT

@@ -99,10 +99,10 @@ def floor_in_the_transaction(patch: pytest.MonkeyPatch) -> None:
     """The UPDATE that takes one from the parked does not ask for the floor; nothing else does."""
 
     def give(tx: Tx, org: OrgId) -> bool:
-        orgs.give_park(tx, org)
+        orgs.decrement_parked(tx, org)
         return True
 
-    patch.setattr(orgs, "give_park_above_floor", give)
+    patch.setattr(orgs, "decrement_parked_above_floor", give)
 
 
 MEETINGS: dict[str, tuple[Break, str]] = {

@@ -280,8 +280,8 @@ MUTANTS: tuple[Mutant, ...] = (
         32,
         "an acquire looks at the cluster first",
         "pool/lifecycle/claiming.py",
-        '    return cast("Answer", patiently(deps, Asking(asked=asked, reply=reply)))',
-        '    deps.driver.list()\n    return cast("Answer", patiently(deps, Asking(asked=asked, reply=reply)))',
+        '    return cast("Answer", serve_one(deps, AcquireCall(asked=asked, reply=reply)))',
+        '    deps.driver.list()\n    return cast("Answer", serve_one(deps, AcquireCall(asked=asked, reply=reply)))',
         f"{CLAIMING}::test_a_dead_cluster_api_slows_spawns_and_never_acquires_of_warm_workers",
     ),
     broken(

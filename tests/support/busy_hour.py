@@ -75,7 +75,7 @@ def now_with_trouble(world: World) -> None:
     from pool.store import orgs, workers
 
     with world.store.write() as tx:
-        orgs.take_slots(tx, 5, 0)
+        orgs.reserve_slots(tx, 5, 0)
         workers.insert_slots(
             tx,
             shape,

@@ -14,8 +14,8 @@ from pool.client.messages import Message
 from pool.core import names, signing
 from pool.core.ids import RandomIds, new_task_id
 from pool.core.signing import HEADER, Asked, OrgKey
-from pool.store import deeds, schema
-from pool.store.deeds import Deed
+from pool.store import audit, schema
+from pool.store.audit import AuditEntry
 from tests.support.system import ROOT, System
 from tests.support.waiting import eventually
 
@@ -98,9 +98,9 @@ def _rows(table: Any) -> Any:
     return found.where(table.c.org.is_not(None)) if "org" in table.c else found
 
 
-def refusals(system: System) -> list[Deed]:
+def refusals(system: System) -> list[AuditEntry]:
     with system.store.read() as tx:
-        return deeds.latest(tx, limit=0, refused=1000)
+        return audit.latest(tx, limit=0, refused=1000)
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from pool.passes import PASSES
 from pool.passes.reconcile_warm import refill_once
 from pool.passes.running import Run, carry_out
 from pool.store import Store, journal, orgs, schema, workers
-from pool.store.lane import canary_answered
+from pool.store.canaries import canary_answered
 from tests.support.podless import PodlessDriver
 
 
@@ -224,7 +224,7 @@ class WorldStage(Generic[D]):
         with self.store.write() as tx:
             shape = self.deps.settings.profiles[profile]
             ids = [self.deps.new_worker() for _ in range(count)]
-            orgs.take_slots(tx, count, 0)
+            orgs.reserve_slots(tx, count, 0)
             workers.insert_slots(tx, shape, profiles.revision(shape), ids, self.deps.by(MoveReason.DEMAND))
         for worker_id in ids:
             spawning.spawn(self.deps, worker_id)

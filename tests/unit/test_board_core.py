@@ -18,7 +18,7 @@ from pool.ops.board.gate import _SCRYPT, Gate
 from pool.ops.board.serving import Where
 from pool.ops.cli.completion import candidates
 from pool.ops.reporting.history import MINUTES, Hour, rewind
-from pool.store.looking import Cell, Moves
+from pool.store.operator_queries import Cell, Moves
 from tasks.flower.display import redacted
 from tasks.lane.replies import Answered
 

@@ -25,7 +25,7 @@ from pool.drivers.port import (
 )
 from pool.lifecycle import stamping
 from pool.passes.sweep_orphans import compared
-from pool.store.glimpses import Glimpse
+from pool.store.row_scans import ScannedRow
 
 WORDS = st.sampled_from([None, "true", "false", "0", "1", "7", "acme", "c-1"])
 NOTES = (NOTE_EPOCH, NOTE_CLAIM, NOTE_ORG, NOTE_DO_NOT_DISRUPT, NOTE_SAFE_TO_EVICT)
@@ -38,17 +38,17 @@ def a_pod(name: str = "w-1", **changes: object) -> Pod:
     return replace(pod, **changes)  # type: ignore[arg-type]
 
 
-def a_row(name: str = "w-1", state: State = State.IDLE, uid: str | None = "") -> Glimpse:
-    return Glimpse(WorkerId(name), state, 0, None, None, f"uid-{name}" if uid == "" else uid)
+def a_row(name: str = "w-1", state: State = State.IDLE, uid: str | None = "") -> ScannedRow:
+    return ScannedRow(WorkerId(name), state, 0, None, None, f"uid-{name}" if uid == "" else uid)
 
 
 @st.composite
-def rows(draw: st.DrawFn) -> Glimpse:
+def rows(draw: st.DrawFn) -> ScannedRow:
     state = draw(st.sampled_from([State.IDLE, State.HOT, State.HOT_IDLE, State.ACTIVATING]))
     held = state in CLAIMED
     org = OrgId(draw(st.sampled_from(["acme", "other"]))) if held or state is State.HOT_IDLE else None
     claim = ClaimId(draw(st.sampled_from(["c-1", "c-2"]))) if held else None
-    return Glimpse(WorkerId("w-1"), state, draw(st.sampled_from([0, 1, 7])), org, claim, "uid-w-1")
+    return ScannedRow(WorkerId("w-1"), state, draw(st.sampled_from([0, 1, 7])), org, claim, "uid-w-1")
 
 
 @st.composite
@@ -59,14 +59,14 @@ def marked_pods(draw: st.DrawFn) -> Pod:
 
 
 @given(row=rows(), pod=marked_pods())
-def test_a_guard_looks_away_only_from_a_pod_that_says_what_its_row_says(row: Glimpse, pod: Pod) -> None:
+def test_a_guard_looks_away_only_from_a_pod_that_says_what_its_row_says(row: ScannedRow, pod: Pod) -> None:
     """Whatever is written on it."""
     if stamping.agrees(row, pod):
         assert not stamping.is_due(row, pod)
 
 
 @given(row=rows())
-def test_a_guard_looks_away_from_every_pod_that_was_stamped_for_its_row(row: Glimpse) -> None:
+def test_a_guard_looks_away_from_every_pod_that_was_stamped_for_its_row(row: ScannedRow) -> None:
     wanted = stamping.wanted(row)
     labels = {k: v for k, v in wanted.labels().items() if v is not None}
     notes = {k: v for k, v in wanted.annotations().items() if v is not None}
@@ -75,7 +75,7 @@ def test_a_guard_looks_away_from_every_pod_that_was_stamped_for_its_row(row: Gli
 
 @given(row=rows(), word=WORDS, place=st.integers(0, len(NOTES)))
 def test_a_guard_looks_again_if_any_one_thing_on_a_pod_is_another(
-    row: Glimpse, word: str | None, place: int
+    row: ScannedRow, word: str | None, place: int
 ) -> None:
     stamp = stamping.wanted(row)
     marks: list[dict[str, str | None]] = [{**stamp.labels()}, {NOTE_ORG: row.org, **stamp.annotations()}]

@@ -370,7 +370,7 @@ def test_no_process_starts_with_budgets_that_do_not_nest(tmp_path: Path) -> None
     """Settings need not come from a file."""
     settings = Settings(pool=PoolSettings(spawn_budget_s=10, data_dir=str(tmp_path)))
     with pytest.raises(ConfigInvalid, match="spawn_budget_s must be at least pod_ready_limit_s"):
-        wiring.build(settings, broker=wiring.NobodyListens(), role="fleet")
+        wiring.build(settings, broker=wiring.DroppingBroker(), role="fleet")
 
 
 def test_a_budget_from_the_environment_is_blamed_on_the_environment() -> None:

@@ -25,7 +25,7 @@ from pool.core.settings import Settings
 from pool.ops import reporting
 from pool.ops.board.fleet import Changed, FleetPicture
 from pool.ops.reporting.history import Hour
-from pool.store import Store, deeds, journal, looking
+from pool.store import Store, audit, journal, operator_queries
 
 log = structlog.get_logger(__name__)
 
@@ -184,7 +184,7 @@ class Feed:
                 self._hour = Hour.read(tx)
             changed = self._follow(tx)
             moves = journal.latest(tx, limit=MOVES_SHOWN)
-            done = deeds.latest(tx, limit=DEEDS_SHOWN, refused=REFUSALS_SHOWN)
+            done = audit.latest(tx, limit=DEEDS_SHOWN, refused=REFUSALS_SHOWN)
         self._hour.see(datetime.fromisoformat(status["at"]), _counts(status))
         self.readings += 1
         seen = FeedState(
@@ -197,14 +197,14 @@ class Feed:
         return seen, changed
 
     def _follow(self, tx: Any) -> Changed:
-        new = looking.moved_since(tx, max(0, self._entry - LOOK_BACK), limit=ENTRIES_PER_TURN)
+        new = operator_queries.moved_since(tx, max(0, self._entry - LOOK_BACK), limit=ENTRIES_PER_TURN)
         behind = len(new) == ENTRIES_PER_TURN
         if self.readings % COMPARE_EVERY == 0 or behind:
-            self._entry = looking.last_entry(tx)
-            return self.fleet.see(looking.cells(tx), all_of_them=True)
+            self._entry = operator_queries.last_entry(tx)
+            return self.fleet.see(operator_queries.cells(tx), all_of_them=True)
         self._entry = max([self._entry, *(number for number, _ in new)])
         ids = {worker_id for _, worker_id in new}
-        return self.fleet.see(looking.cells(tx, ids) if ids else [])
+        return self.fleet.see(operator_queries.cells(tx, ids) if ids else [])
 
 
 def _counts(status: dict[str, Any]) -> dict[tuple[str, str], int]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pool.core.states import TERMINAL, State
-from pool.store.looking import Cell
+from pool.store.operator_queries import Cell
 
 STATES = tuple(str(s) for s in State)
 _INDEX = {state: i for i, state in enumerate(STATES)}

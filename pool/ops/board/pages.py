@@ -21,7 +21,7 @@ from pool.ops.board.rendering import Templates
 from pool.ops.board.users import SignOn, User
 from pool.ops.reporting.explaining import NotFound
 from pool.store import Store
-from pool.store.looking import ListFilter
+from pool.store.operator_queries import ListFilter
 
 MOST_ROWS = 1000
 

@@ -100,7 +100,7 @@ def list_profiles(
     from pool import wiring
     from pool.ops import reporting
     from pool.ops.cli.getting import Listable, listing
-    from pool.store.looking import ListFilter
+    from pool.store.operator_queries import ListFilter
 
     settings, how = settings_of(context), chosen(output, json=json)
     store = wiring.open_store(settings)

@@ -72,7 +72,7 @@ def get(
     """
     from pool import wiring
     from pool.ops import reporting
-    from pool.store.looking import ListFilter
+    from pool.store.operator_queries import ListFilter
 
     settings, how = settings_of(context), chosen(output, json=json)
     wanted = ListFilter(org=org, profile=profile, node=node, states=frozenset(state or LIVE), limit=limit)

@@ -30,7 +30,7 @@ def top(
     from pool.ops import reporting
     from pool.ops.cli.fleetview import Top
     from pool.ops.cli.getting import worker_text
-    from pool.store.looking import ListFilter
+    from pool.store.operator_queries import ListFilter
 
     if not sys.stdout.isatty():
         raise PoolError("the output is not a terminal: use `warmpool get workers --watch -o json` instead")

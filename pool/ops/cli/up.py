@@ -271,7 +271,7 @@ class _Run:
         from pool.ops.up import settling
 
         try:
-            deps = wiring.build(self.settings, broker=wiring.NobodyListens(), role="up")
+            deps = wiring.build(self.settings, broker=wiring.DroppingBroker(), role="up")
         except PoolError:
             return  # the start failed before there was a database
         try:

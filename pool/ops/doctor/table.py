@@ -9,8 +9,8 @@ from pool import config
 from pool.core.states import CLAIMED, LIVE
 from pool.ops import reporting
 from pool.ops.doctor.finding import Finding, Level, Patient, ok
-from pool.store import looking, orgs, workers
-from pool.store.looking import ListFilter
+from pool.store import operator_queries, orgs, workers
+from pool.store.operator_queries import ListFilter
 
 # What to do, by the part of the id before the colon.
 REMEDIES = {
@@ -70,7 +70,9 @@ def strangers(patient: Patient) -> Iterator[Finding]:
     """Report live workers of profiles that are not configured. `reconcile_warm` drains them."""
     with patient.store.read() as tx:
         known = set(patient.settings.profiles)
-        strange = [w for w in looking.workers(tx, ListFilter(limit=10_000)) if w.profile not in known]
+        strange = [
+            w for w in operator_queries.workers(tx, ListFilter(limit=10_000)) if w.profile not in known
+        ]
     for profile in sorted({w.profile for w in strange}):
         those = [w for w in strange if w.profile == profile]
         busy = sum(w.state in CLAIMED for w in those)

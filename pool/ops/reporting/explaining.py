@@ -18,7 +18,7 @@ from pool.ops.reporting.shapes import request as request_shape
 from pool.ops.reporting.shapes import worker as worker_shape
 from pool.ops.reporting.status import supply_stopped
 from pool.ops.reporting.waiting import Around, why_it_waits
-from pool.store import Store, Tx, breakers, deeds, journal, looking, now, orgs, passes, workers
+from pool.store import Store, Tx, audit, breakers, journal, now, operator_queries, orgs, passes, workers
 from pool.store.journal import Entry
 
 # A worker that is parked and claimed all day has a long journal; the newest entries matter most.
@@ -43,8 +43,8 @@ def worker(store: Store, settings: Settings, name: str) -> dict[str, Any]:
         worker_id = _the_one(tx, name)
         at = now(tx)
         row, entries = workers.get(tx, worker_id), journal.of(tx, worker_id, newest=ENTRIES_SHOWN)
-        done = deeds.of(tx, worker_id)
-        held = looking.claims_of(tx, [c for c in dict.fromkeys(e.claim_id for e in entries) if c])
+        done = audit.of(tx, worker_id)
+        held = operator_queries.claims_of(tx, [c for c in dict.fromkeys(e.claim_id for e in entries) if c])
         can = None if row is None else claimable(row, _surroundings(tx, settings, row))
     if not entries and not done and row is None:
         raise NotFound(f"there is no worker {name!r}, neither live nor in the journal")
@@ -66,7 +66,7 @@ def worker(store: Store, settings: Settings, name: str) -> dict[str, Any]:
 def request(store: Store, settings: Settings, name: str, *, org: str = "") -> dict[str, Any]:
     """Return a request's row, and why it waits or what its answer was."""
     with store.snapshot() as tx:
-        found = looking.requests_called(tx, name, org=org)
+        found = operator_queries.requests_called(tx, name, org=org)
         if not found:
             raise NotFound(f"there is no request {name!r}{f' of org {org}' if org else ''}")
         if len(found) > 1:
@@ -81,9 +81,9 @@ def _the_one(tx: Tx, name: str) -> WorkerId:
     start = name if name.startswith("w-") else f"w-{name}"
     if workers.get(tx, WorkerId(start)) is not None or journal.of(tx, WorkerId(start), newest=1):
         return WorkerId(start)
-    if deeds.of(tx, name, limit=1):
+    if audit.of(tx, name, limit=1):
         return WorkerId(name)
-    found = looking.named_like(tx, start)
+    found = operator_queries.named_like(tx, start)
     if len(found) > 1:
         raise Ambiguous(f"{name!r} matches several workers: {', '.join(found)}; give more of the id")
     return found[0] if found else WorkerId(start)
@@ -103,7 +103,7 @@ def _answer(tx: Tx, settings: Settings, r: Request) -> tuple[str, str, int]:
     match r.state:
         case RequestState.WAITING:
             reason, why = why_it_waits(_around(tx, settings, r))
-            ahead = looking.ahead_of(tx, r)
+            ahead = operator_queries.ahead_of(tx, r)
             line = f"; requests for {r.profile} that have waited longer: {ahead}" if ahead else ""
             return str(reason), f"The request is waiting: {why}{line}.", ahead
         case RequestState.BINDING:

@@ -11,8 +11,8 @@ from typing import Any
 
 from pool.core.settings import Profile
 from pool.core.states import CLAIMED, LIVE
-from pool.store import Tx, looking, now, workers
-from pool.store.looking import Moves
+from pool.store import Tx, now, operator_queries, workers
+from pool.store.operator_queries import Moves
 
 MINUTES = 60
 # A pool with more moves per hour than this shows less than an hour at first.
@@ -48,7 +48,7 @@ class Hour:
     def read(cls, tx: Tx) -> Hour:
         """Read the last hour from the journal; at most `ENTRIES_READ` entries."""
         present = {(str(p), str(s)): n for (p, s), n in workers.counts(tx).items()}
-        moves = looking.moves_by_minute(tx, minutes=MINUTES, newest=ENTRIES_READ)
+        moves = operator_queries.moves_by_minute(tx, minutes=MINUTES, newest=ENTRIES_READ)
         known = MINUTES
         if sum(m.count for m in moves) >= ENTRIES_READ:
             known = max(m.minutes_ago for m in moves)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pool.core.contract import instant
 from pool.core.records import Claim, Org, Request, SeenWorker
-from pool.store.deeds import Deed
+from pool.store.audit import AuditEntry
 from pool.store.journal import Entry
 
 
@@ -17,7 +17,7 @@ def entry(e: Entry) -> dict[str, Any]:
     return {**asdict(e), "at": instant(e.at)}
 
 
-def deed(d: Deed) -> dict[str, Any]:
+def deed(d: AuditEntry) -> dict[str, Any]:
     """Return an audit entry: an action that is not a move of a worker."""
     return {**asdict(d), "at": instant(d.at)}
 

@@ -23,13 +23,13 @@ from pool.store import (
     Store,
     Tx,
     breakers,
-    looking,
     now,
+    observed_counts,
+    operator_queries,
     orgs,
     passes,
     requests,
     rollouts,
-    sightings,
     suspects,
     targets,
     workers,
@@ -60,7 +60,7 @@ class _Moment:
     lines: list[dict[str, Any]]
     runs: Mapping[str, passes.PassRow]
     suspected: list[tuple[str, str, int, str]]
-    unused: list[looking.Unused]
+    unused: list[operator_queries.Unused]
     refusals: Mapping[str, int]
     leaving: list[SeenWorker]
     overdue: Mapping[ProfileName, int]
@@ -68,7 +68,7 @@ class _Moment:
     parked_overdue: int
     unprotected: int
     emptied_at: datetime | None
-    forbidden: list[sightings.ForbiddenVerb]
+    forbidden: list[observed_counts.ForbiddenVerb]
 
 
 def status(store: Store, settings: Settings) -> dict[str, Any]:
@@ -106,9 +106,9 @@ def status(store: Store, settings: Settings) -> dict[str, Any]:
 def _read(tx: Tx, settings: Settings) -> _Moment:
     held, lines = orgs.live_claims(tx), requests.waiting(tx)
     waiting = {OrgId(line["org"]) for line in lines}
-    parked = looking.parked_by_org(tx)
+    parked = operator_queries.parked_by_org(tx)
     most_parked = sorted(parked, key=lambda o: (-parked[o], o))[:ORGS_SHOWN]
-    shown, total = looking.busiest_orgs(tx, held, also={*waiting, *most_parked}, limit=ORGS_SHOWN)
+    shown, total = operator_queries.busiest_orgs(tx, held, also={*waiting, *most_parked}, limit=ORGS_SHOWN)
     wanted = targets.in_force(tx, settings.profiles)
     pool, broken = orgs.pool_row(tx), breakers.every(tx)
     full = 0 < settings.pool.max_workers <= pool.live
@@ -130,14 +130,14 @@ def _read(tx: Tx, settings: Settings) -> _Moment:
         lines=lines,
         runs=passes.every(tx),
         suspected=suspects.every(tx),
-        unused=looking.unused(tx),
-        refusals=looking.refusals(tx, within_s=REFUSALS_WITHIN_S),
-        leaving=looking.leaving_busy(tx),
-        overdue={name: looking.overdue(tx, name, idle_s=idle_s) for name in wanted},
-        parked_overdue=looking.parked_overdue(tx, for_s=3 * PERIODS_S["reap"]),
-        unprotected=sightings.every(tx).get("busy_unprotected_long", 0),
-        emptied_at=sightings.broker_emptied_at(tx),
-        forbidden=sightings.forbidden_within(tx, FORBIDDEN_WITHIN_S),
+        unused=operator_queries.unused(tx),
+        refusals=operator_queries.refusals(tx, within_s=REFUSALS_WITHIN_S),
+        leaving=operator_queries.leaving_busy(tx),
+        overdue={name: operator_queries.overdue(tx, name, idle_s=idle_s) for name in wanted},
+        parked_overdue=operator_queries.parked_overdue(tx, for_s=3 * PERIODS_S["reap"]),
+        unprotected=observed_counts.every(tx).get("busy_unprotected_long", 0),
+        emptied_at=observed_counts.broker_emptied_at(tx),
+        forbidden=observed_counts.forbidden_within(tx, FORBIDDEN_WITHIN_S),
     )
 
 
@@ -212,7 +212,7 @@ def _pass(row: passes.PassRow | None, at: datetime, began_at: datetime, name: st
     }
 
 
-def _idling(unused: list[looking.Unused]) -> dict[str, Any]:
+def _idling(unused: list[operator_queries.Unused]) -> dict[str, Any]:
     """Return the resources of workers without a claim, in total and by profile and state."""
     return {
         "workers": sum(u.workers for u in unused),

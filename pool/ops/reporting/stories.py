@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pool.core.states import LEAVING, MoveReason, State
-from pool.store.deeds import Deed
+from pool.store.audit import AuditEntry
 from pool.store.journal import Entry
 
 R = MoveReason
@@ -60,7 +60,7 @@ def because(reason: MoveReason, detail: str | None) -> str:
     return ": ".join(filter(None, (_PHRASES.get(reason, ""), detail))) or str(reason).replace("_", " ")
 
 
-def cause(entries: Sequence[Entry], deeds: Sequence[Deed] = ()) -> str:
+def cause(entries: Sequence[Entry], deeds: Sequence[AuditEntry] = ()) -> str:
     """Return why a worker ended, in one sentence; empty if it has not ended."""
     swept = next((d for d in reversed(deeds) if d.what == "orphan_deleted"), None)
     orphan = (

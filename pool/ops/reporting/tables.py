@@ -10,8 +10,8 @@ from pool.core.profiles import revision
 from pool.core.settings import Settings
 from pool.ops.reporting.shapes import claim, org, request, worker
 from pool.ops.reporting.status import status
-from pool.store import Store, looking, now, orgs
-from pool.store.looking import ListFilter
+from pool.store import Store, now, operator_queries, orgs
+from pool.store.operator_queries import ListFilter
 
 Rows = list[dict[str, Any]]
 
@@ -24,24 +24,26 @@ def table(store: Store, settings: Settings, kind: str, wanted: ListFilter) -> Ro
 def _workers(store: Store, settings: Settings, wanted: ListFilter) -> Rows:  # noqa: ARG001
     with store.snapshot() as tx:
         at = now(tx)
-        return [worker(w, at) for w in looking.workers(tx, wanted)]
+        return [worker(w, at) for w in operator_queries.workers(tx, wanted)]
 
 
 def _claims(store: Store, settings: Settings, wanted: ListFilter) -> Rows:  # noqa: ARG001
     with store.snapshot() as tx:
         at = now(tx)
-        return [claim(c, at) for c in looking.live_claims(tx, org=wanted.org, limit=wanted.limit)]
+        return [claim(c, at) for c in operator_queries.live_claims(tx, org=wanted.org, limit=wanted.limit)]
 
 
 def _requests(store: Store, settings: Settings, wanted: ListFilter) -> Rows:  # noqa: ARG001
     with store.snapshot() as tx:
         at = now(tx)
-        return [request(r, at) for r in looking.open_requests(tx, org=wanted.org, limit=wanted.limit)]
+        return [
+            request(r, at) for r in operator_queries.open_requests(tx, org=wanted.org, limit=wanted.limit)
+        ]
 
 
 def _orgs(store: Store, settings: Settings, wanted: ListFilter) -> Rows:  # noqa: ARG001
     with store.snapshot() as tx:
-        held, parked = orgs.live_claims(tx), looking.parked_by_org(tx)
+        held, parked = orgs.live_claims(tx), operator_queries.parked_by_org(tx)
         return [
             org(o, in_use=held.get(o.id, 0), parked=parked.get(o.id, 0))
             for o in orgs.every(tx)

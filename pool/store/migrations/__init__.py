@@ -1,7 +1,11 @@
-"""Migrations: frozen SQL for tables, indexes and triggers, one file a version, applied by Alembic under a lock so that replicas may start
-together. The rules are no part of a version: `pool.store.rules` installs those of this code beside those of the release before.
+"""Migrations: published SQL for tables, indexes and triggers, one file per version. Alembic applies
+them under a lock, so replicas may start at the same time.
 
-Alembic is imported only to migrate: it takes as long to import as everything else that a worker needs.
+The rules are not part of a version: `pool.store.rules` installs the rules of this code beside those
+of the previous release.
+
+Alembic is imported only to migrate, because its import takes as long as all other imports of a
+worker process.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ _LOCK = 7_264_001
 
 
 def upgrade(store: Store) -> str:
-    """Bring the database to the newest version and return that; repeating it does nothing."""
+    """Bring the database to the newest version and return it. Repeating it does nothing."""
     from alembic import command
 
     with translated(), store.engine.begin() as tx:
@@ -35,12 +39,12 @@ def upgrade(store: Store) -> str:
 
 
 def head() -> str:
-    """The version this code needs: its files are numbered."""
+    """Return the version that this code needs: the highest number of its files."""
     return max(path.stem for path in (_HERE / "versions").glob("v[0-9]*.py"))
 
 
 def current(store: Store) -> str | None:
-    """The version the database has."""
+    """Return the version of the database."""
     with store.read() as tx:
         if not inspect(tx).has_table("alembic_version"):
             return None
@@ -49,7 +53,7 @@ def current(store: Store) -> str | None:
 
 
 def assert_current(store: Store) -> None:
-    """Refuse to run on a schema that is not this code's."""
+    """Raise unless schema and rules of the database are those of this code."""
     has, needs = current(store), head()
     if has != needs:
         raise PoolError(
@@ -58,12 +62,13 @@ def assert_current(store: Store) -> None:
     with store.read() as tx:
         if not rules.is_installed(tx):
             raise PoolError(
-                f"the database does not have the rules of this code ({rules.schema()}): run `warmpool migrate`"
+                f"the database does not have the rules of this code ({rules.schema()}):"
+                " run `warmpool migrate`"
             )
 
 
 def run_sql(tx: Tx, revision: str) -> None:
-    """Execute the frozen statements of one version."""
+    """Execute the statements of one version."""
     path = _HERE / "versions" / f"{revision}.sql"
     for statement in path.read_text().split("\n;;\n"):
         tx.exec_driver_sql(statement.strip().replace("%", "%%"))

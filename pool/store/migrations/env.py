@@ -1,4 +1,4 @@
-"""Alembic's entry: runs on the connection that `upgrade` hands over, inside its transaction."""
+"""Alembic's entry point. Runs on the connection that `upgrade` provides, in its transaction."""
 
 from __future__ import annotations
 

@@ -1,15 +1,19 @@
--- Waiting: who waits, who is next, and how a wait ends without a worker.
+-- Waiting: which requests wait, which is served next, and how a wait ends without a worker.
 
--- The orgs that have an eligible waiter for a profile: not past its deadline, its org below its cap. In the order in which they are served:
--- least use for their weight first, ties by the oldest wait. The index is walked from org to org, so that it costs the same however many wait of
--- one org.
-CREATE FUNCTION warmpool_line(p_profile text, p_at timestamptz) RETURNS TABLE (org text, usage float8, since timestamptz) LANGUAGE sql STABLE AS $$
+-- Return the orgs that have an eligible waiter for a profile: not past its deadline, and the org
+-- below its cap. They are in the order of service: lowest use divided by weight first, then the
+-- oldest wait. The index is read once per org, so the cost does not depend on the number of waiters
+-- of an org.
+CREATE FUNCTION warmpool_line(p_profile text, p_at timestamptz)
+RETURNS TABLE (org text, usage float8, since timestamptz) LANGUAGE sql STABLE AS $$
   WITH RECURSIVE names AS (
     (SELECT q.org FROM requests q WHERE q.profile = p_profile AND q.state = 'waiting' ORDER BY q.org LIMIT 1)
     UNION ALL
-    SELECT (SELECT q.org FROM requests q WHERE q.profile = p_profile AND q.state = 'waiting' AND q.org > n.org ORDER BY q.org LIMIT 1)
+    SELECT (SELECT q.org FROM requests q WHERE q.profile = p_profile AND q.state = 'waiting'
+          AND q.org > n.org ORDER BY q.org LIMIT 1)
       FROM names n WHERE n.org IS NOT NULL)
-  SELECT o.id, CASE WHEN o.cap > 0 THEN o.in_use ELSE (SELECT count(*) FROM claims k WHERE k.org = o.id AND k.ended_at IS NULL) END / o.weight,
+  SELECT o.id, CASE WHEN o.cap > 0 THEN o.in_use
+      ELSE (SELECT count(*) FROM claims k WHERE k.org = o.id AND k.ended_at IS NULL) END / o.weight,
       oldest.created_at
     FROM names n JOIN orgs o ON o.id = n.org CROSS JOIN LATERAL (
       SELECT q.created_at FROM requests q
@@ -19,7 +23,8 @@ CREATE FUNCTION warmpool_line(p_profile text, p_at timestamptz) RETURNS TABLE (o
     ORDER BY 2, 3, 1
 $$
 ;;
--- Whether an eligible waiter exists for a profile. Without any waiter, the common case, this reads one index entry.
+-- Return whether an eligible waiter exists for a profile. Without any waiter, the common case, this
+-- reads one index entry.
 CREATE FUNCTION warmpool_anyone_waits(p_profile text, p_at timestamptz) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
   IF NOT EXISTS (SELECT 1 FROM requests q WHERE q.profile = p_profile AND q.state = 'waiting') THEN
@@ -28,14 +33,18 @@ BEGIN
   RETURN EXISTS (SELECT 1 FROM warmpool_line(p_profile, p_at));
 END $$
 ;;
--- Whether an eligible waiter of this org exists for a profile; its org has room below its cap.
-CREATE FUNCTION warmpool_org_waits(p_org text, p_profile text, p_at timestamptz) RETURNS boolean LANGUAGE plpgsql AS $$
+-- Return whether an eligible waiter of this org exists for a profile. The org is below its cap.
+CREATE FUNCTION warmpool_org_waits(p_org text, p_profile text, p_at timestamptz) RETURNS boolean
+LANGUAGE plpgsql AS $$
 BEGIN
-  RETURN EXISTS (SELECT 1 FROM requests q WHERE q.profile = p_profile AND q.state = 'waiting' AND q.org = p_org AND q.deadline_at > p_at);
+  RETURN EXISTS (SELECT 1 FROM requests q WHERE q.profile = p_profile AND q.state = 'waiting'
+    AND q.org = p_org AND q.deadline_at > p_at);
 END $$
 ;;
--- Up to `p_most` eligible waiters of an org: first come, first served within it. Locked; those that another transaction has in hand are passed over.
-CREATE FUNCTION warmpool_next(p_org text, p_profile text, p_at timestamptz, p_most integer) RETURNS requests[] LANGUAGE plpgsql AS $$
+-- Lock and return up to `p_most` eligible waiters of an org, oldest first. Rows that another
+-- transaction has locked are skipped.
+CREATE FUNCTION warmpool_next(p_org text, p_profile text, p_at timestamptz, p_most integer)
+RETURNS requests[] LANGUAGE plpgsql AS $$
 DECLARE
   found requests[];
 BEGIN
@@ -45,35 +54,42 @@ BEGIN
   RETURN coalesce(found, '{}');
 END $$
 ;;
--- Give locked workers to locked waiters.
-CREATE FUNCTION warmpool_begin_waiters(c warmpool_call, p_grants warmpool_grant[]) RETURNS json[] LANGUAGE plpgsql AS $$
+-- Grant locked workers to locked waiters.
+CREATE FUNCTION warmpool_begin_waiters(c warmpool_call, p_grants warmpool_grant[]) RETURNS json[]
+LANGUAGE plpgsql AS $$
 BEGIN
-  UPDATE requests q SET state = g.state, claim_id = g.claim_id, decided_at = CASE WHEN NOT g.binds THEN c.at END, replied_at = NULL
+  UPDATE requests q SET state = g.state, claim_id = g.claim_id,
+      decided_at = CASE WHEN NOT g.binds THEN c.at END, replied_at = NULL
     FROM unnest(p_grants) g WHERE q.pk = g.pk;
   RETURN warmpool_begin(c, p_grants);
 END $$
 ;;
--- A locked worker for a locked waiter.
-CREATE FUNCTION warmpool_pair(c warmpool_call, r requests, w warmpool_pick, o orgs) RETURNS warmpool_grant LANGUAGE plpgsql AS $$
+-- Return the grant of a locked worker to a locked waiter.
+CREATE FUNCTION warmpool_pair(c warmpool_call, r requests, w warmpool_pick, o orgs)
+RETURNS warmpool_grant LANGUAGE plpgsql AS $$
 DECLARE
   binds boolean := warmpool_binds(c, w);
 BEGIN
-  RETURN ROW(r.pk, true, r.org, r.request_id, r.profile, r.lease_s, r.ttl_s, r.wait_s, r.created_at, r.replies,
+  RETURN ROW(r.pk, true, r.org, r.request_id, r.profile, r.lease_s, r.ttl_s, r.wait_s, r.created_at,
+    r.replies,
     CASE WHEN binds THEN 'binding' ELSE 'granted' END, NULL, NULL, NULL, warmpool_id('c-'), o.cap > 0, binds,
     w.id, w.state, w.epoch + 1, w.endpoint, w.parked_counted)::warmpool_grant;
 END $$
 ;;
 -- Refuse a locked request.
-CREATE FUNCTION warmpool_refuse(c warmpool_call, r requests, p_reason text, p_detail text, p_retry_after_s float8) RETURNS json LANGUAGE plpgsql AS $$
+CREATE FUNCTION warmpool_refuse(c warmpool_call, r requests, p_reason text, p_detail text,
+  p_retry_after_s float8) RETURNS json LANGUAGE plpgsql AS $$
 BEGIN
-  UPDATE requests SET state = 'refused', reason = p_reason, detail = p_detail, retry_after_s = p_retry_after_s, claim_id = NULL,
+  UPDATE requests SET state = 'refused', reason = p_reason, detail = p_detail,
+      retry_after_s = p_retry_after_s, claim_id = NULL,
       decided_at = c.at, replied_at = NULL
     WHERE pk = r.pk;
-  RETURN json_build_object('outcome', 'refused', 'pk', r.pk, 'reason', p_reason, 'detail', p_detail, 'retry_after_s', p_retry_after_s,
+  RETURN json_build_object('outcome', 'refused', 'pk', r.pk, 'reason', p_reason, 'detail', p_detail,
+    'retry_after_s', p_retry_after_s,
     'profile', r.profile, 'waited_s', extract(epoch FROM c.at - r.created_at), 'replies', r.replies);
 END $$
 ;;
--- Refuse waiters that are past their deadline. The others that are named are left alone.
+-- Refuse those of the given waiters that are past their deadline.
 CREATE FUNCTION warmpool_time_out(p jsonb) RETURNS json LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
@@ -90,9 +106,10 @@ BEGIN
   RETURN json_build_object('events', to_json(refused));
 END $$
 ;;
--- Withdraw a request that has no answer yet. A worker that is being bound for it is given back once that is over. Without an outcome: another
--- transaction has one of its rows.
-CREATE FUNCTION warmpool_cancel(c warmpool_call, p_org text, p_request_id text, OUT outcome text, OUT event json) LANGUAGE plpgsql AS $$
+-- Cancel a request that has no answer yet. A worker that is being bound for it is released when the
+-- binding ends. Return no outcome if another transaction has locked one of its rows.
+CREATE FUNCTION warmpool_cancel(c warmpool_call, p_org text, p_request_id text, OUT outcome text,
+  OUT event json) LANGUAGE plpgsql AS $$
 DECLARE
   r requests;
 BEGIN
@@ -102,8 +119,9 @@ BEGIN
     RETURN;
   END IF;
   IF r.state = 'binding' THEN
-    -- The claim before its request, as at its end.
-    IF cardinality(warmpool_hold(c, ARRAY[r.claim_id])) = 0 AND EXISTS (SELECT 1 FROM claims WHERE id = r.claim_id AND ended_at IS NULL) THEN
+    -- Lock the claim before its request, in the same order as the end of a claim.
+    IF cardinality(warmpool_hold(c, ARRAY[r.claim_id])) = 0
+        AND EXISTS (SELECT 1 FROM claims WHERE id = r.claim_id AND ended_at IS NULL) THEN
       RETURN;
     END IF;
   END IF;
@@ -116,7 +134,8 @@ BEGIN
     RETURN;
   END IF;
   IF r.state = 'binding' THEN
-    UPDATE claims SET abandoned = true, release_condition = 'clean' WHERE id = r.claim_id AND ended_at IS NULL;
+    UPDATE claims SET abandoned = true, release_condition = 'clean' WHERE id = r.claim_id
+      AND ended_at IS NULL;
   END IF;
   outcome := 'cancelled';
   event := warmpool_refuse(c, r, 'cancelled', 'cancelled by its caller', NULL);

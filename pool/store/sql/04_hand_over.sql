@@ -1,9 +1,12 @@
--- Hand-over: waiters get workers, in the transaction that frees or readies one, and in the reconcile pass.
+-- Hand-over: waiters get workers in the transaction that frees a worker or makes one ready, and in
+-- the reconcile pass.
 
--- Serve waiters of a profile with what is claimable, at most `p_most`. The profile's lock is held. Each org's own parked workers go to its
--- waiters; warm ones go to the org that comes next, one by one. Returns the grants, and whether a worker or a waiter was met that another
--- transaction had locked: the profile is then to be looked at once more.
-CREATE FUNCTION warmpool_match(c warmpool_call, p_profile text, p_most integer, OUT grants json[], OUT again boolean) LANGUAGE plpgsql AS $$
+-- Grant claimable workers to at most `p_most` waiters of a profile. The profile's lock is held. An
+-- org's parked workers go to its own waiters; warm workers go to the next org in order, one by one.
+-- Return the grants, and whether a row was locked by another transaction: the profile must then be
+-- matched again.
+CREATE FUNCTION warmpool_match(c warmpool_call, p_profile text, p_most integer, OUT grants json[],
+  OUT again boolean) LANGUAGE plpgsql AS $$
 DECLARE
   warm boolean := EXISTS (SELECT 1 FROM workers w WHERE w.state = 'idle' AND w.profile = p_profile);
   l record;
@@ -15,14 +18,16 @@ BEGIN
   grants := '{}';
   again := false;
   FOR l IN SELECT * FROM warmpool_line(p_profile, c.at) LOOP
-    CONTINUE WHEN NOT EXISTS (SELECT 1 FROM workers w WHERE w.state = 'hot_idle' AND w.org = l.org AND w.profile = p_profile);
+    CONTINUE WHEN NOT EXISTS (SELECT 1 FROM workers w WHERE w.state = 'hot_idle' AND w.org = l.org
+      AND w.profile = p_profile);
     o := warmpool_with_room(c, l.org);
     again := again OR o.id IS NULL;
     CONTINUE WHEN o.id IS NULL OR warmpool_room(o) <= 0;
     found := warmpool_pick_parked(l.org, p_profile, least(warmpool_room(o), p_most - cardinality(grants)));
     waiters := warmpool_next(l.org, p_profile, c.at, cardinality(found));
     again := again OR cardinality(waiters) = 0;
-    pairs := ARRAY(SELECT warmpool_pair(c, waiters[n], found[n], o) FROM generate_series(1, cardinality(waiters)) n);
+    pairs := ARRAY(SELECT warmpool_pair(c, waiters[n], found[n], o)
+      FROM generate_series(1, cardinality(waiters)) n);
     grants := grants || warmpool_begin_waiters(c, pairs);
   END LOOP;
   WHILE warm AND cardinality(grants) < p_most LOOP
@@ -47,7 +52,7 @@ BEGIN
   again := again AND cardinality(grants) < p_most;
 END $$
 ;;
--- An org as it is now, locked if it has counters. NULL: another transaction has it.
+-- Return the row of an org, locked if it has counters. NULL: another transaction has locked it.
 CREATE FUNCTION warmpool_with_room(c warmpool_call, p_org text) RETURNS orgs LANGUAGE plpgsql AS $$
 DECLARE
   o orgs;
@@ -59,13 +64,14 @@ BEGIN
   RETURN o;
 END $$
 ;;
--- How many more claims an org may have.
+-- Return how many more claims an org may have.
 CREATE FUNCTION warmpool_room(o orgs) RETURNS integer LANGUAGE sql IMMUTABLE AS $$
   SELECT CASE WHEN (o).cap > 0 THEN (o).cap - (o).in_use ELSE 1000000 END
 $$
 ;;
--- A slot whose pod is ready: to the waiter that is next, else it is warm. NULL: it was a slot no longer. Where all waiters that were met are in
--- the hands of other transactions, the profile is to be looked at once more.
+-- Handle a slot whose pod is ready: grant it to the next waiter, otherwise make it warm. Return
+-- NULL if it is no longer a slot. If other transactions have locked all eligible waiters, the
+-- profile must be matched again.
 CREATE FUNCTION warmpool_ready(p jsonb) RETURNS json LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
@@ -97,16 +103,20 @@ BEGIN
       CONTINUE WHEN o.id IS NULL OR warmpool_room(o) <= 0;
       waiters := warmpool_next(l.org, shape, c.at, 1);
       CONTINUE WHEN cardinality(waiters) = 0;
-      UPDATE workers x SET ready_at = c.at, pod_uid = p -> 'pod' ->> 'uid', endpoint = p -> 'pod' ->> 'endpoint', node = p -> 'pod' ->> 'node'
+      UPDATE workers x SET ready_at = c.at, pod_uid = p -> 'pod' ->> 'uid',
+        endpoint = p -> 'pod' ->> 'endpoint', node = p -> 'pod' ->> 'node'
         WHERE x.id = w.id;
-      found := ROW(w.id, w.profile, w.state, w.epoch, p -> 'pod' ->> 'endpoint', w.parked_counted)::warmpool_pick;
+      found := ROW(w.id, w.profile, w.state, w.epoch, p -> 'pod' ->> 'endpoint',
+        w.parked_counted)::warmpool_pick;
       RETURN json_build_object('took_s', took_s, 'has_failed', has_failed,
         'events', to_json(warmpool_begin_waiters(c, ARRAY[warmpool_pair(c, waiters[1], found, o)])));
     END LOOP;
   END IF;
   UPDATE workers x SET state = 'idle', state_since = c.at, ready_at = c.at, pod_uid = p -> 'pod' ->> 'uid',
-      endpoint = p -> 'pod' ->> 'endpoint', node = p -> 'pod' ->> 'node', moved_by = c.who, moved_reason = 'ready', moved_detail = ''
+      endpoint = p -> 'pod' ->> 'endpoint', node = p -> 'pod' ->> 'node', moved_by = c.who,
+      moved_reason = 'ready', moved_detail = ''
     WHERE x.id = w.id;
-  RETURN json_build_object('took_s', took_s, 'has_failed', has_failed, 'again', again, 'events', json_build_array(
-    json_build_object('outcome', 'moved', 'worker_id', w.id, 'from', w.state, 'to', 'idle', 'moved_reason', 'ready')));
+  RETURN json_build_object('took_s', took_s, 'has_failed', has_failed, 'again', again,
+    'events', json_build_array(json_build_object(
+      'outcome', 'moved', 'worker_id', w.id, 'from', w.state, 'to', 'idle', 'moved_reason', 'ready')));
 END $$

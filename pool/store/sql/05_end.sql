@@ -1,23 +1,30 @@
--- The end of claims: the only place where a worker loses its holder. Workers, claims, requests and counters move together.
+-- The end of claims: the only place where a worker loses its holder. Workers, claims, requests and
+-- counters change together.
 
--- How a locked claim ends for a cause. A released worker is kept for the time that its call, else its org, else its profile says. One that must
--- leave, is being replaced, or whose profile is configured no longer is not.
-CREATE FUNCTION warmpool_ends(c warmpool_call, h warmpool_held, p_why text, p_reason text, p_detail text) RETURNS warmpool_ending LANGUAGE plpgsql AS $$
+-- Return how a locked claim ends for a cause. A released worker is parked for the TTL of its
+-- request, of its org or of its profile, in this order. It is not parked if it is leaving, is being
+-- replaced, or if its profile is no longer configured.
+CREATE FUNCTION warmpool_ends(c warmpool_call, h warmpool_held, p_why text, p_reason text,
+  p_detail text) RETURNS warmpool_ending LANGUAGE plpgsql AS $$
 DECLARE
   reason text := coalesce(p_reason, p_why);
   detail text := CASE WHEN p_reason IS NULL THEN '' ELSE p_detail END;
   keep_s integer := 0;
 BEGIN
-  IF p_why IN ('released', 'abandoned') AND h.state = 'hot' AND NOT h.leaves AND h.org_exists AND c.rules -> 'ttls' ? h.profile THEN
-    keep_s := least(coalesce(h.ttl_s, h.org_ttl_s, (c.rules -> 'ttls' ->> h.profile)::integer), (c.rules ->> 'most_ttl_s')::integer);
+  IF p_why IN ('released', 'abandoned') AND h.state = 'hot' AND NOT h.leaves AND h.org_exists
+      AND c.rules -> 'ttls' ? h.profile THEN
+    keep_s := least(coalesce(h.ttl_s, h.org_ttl_s, (c.rules -> 'ttls' ->> h.profile)::integer),
+      (c.rules ->> 'most_ttl_s')::integer);
   END IF;
-  -- One that was given back clean and is not kept leaves for the reason of its mark, or because it is replaced.
+  -- A worker that was released clean and is not parked moves for the reason of its mark, or because
+  -- it is replaced.
   IF p_reason IS NULL AND h.leaves AND p_why IN ('released', 'abandoned') THEN
     reason := h.leaving_reason;
     detail := coalesce(h.leaving_detail, '');
   END IF;
   IF keep_s > 0 THEN
-    IF EXISTS (SELECT 1 FROM rollouts u WHERE u.profile = h.profile AND u.revision <> h.revision AND u.proven_at IS NOT NULL
+    IF EXISTS (SELECT 1 FROM rollouts u WHERE u.profile = h.profile AND u.revision <> h.revision
+        AND u.proven_at IS NOT NULL
         AND NOT EXISTS (SELECT 1 FROM breakers b WHERE b.profile = u.profile)) THEN
       keep_s := 0;
       IF p_reason IS NULL THEN
@@ -28,12 +35,15 @@ BEGIN
   END IF;
   RETURN ROW(h.claim_id, h.worker_id, h.request_pk, h.org, p_why,
     CASE WHEN keep_s > 0 THEN 'hot_idle' WHEN p_why = 'worker_lost' THEN 'lost' ELSE 'draining' END,
-    CASE WHEN keep_s > 0 THEN c.at + make_interval(secs => keep_s) END, h.counted, keep_s > 0 AND h.counts_parked, reason, detail)::warmpool_ending;
+    CASE WHEN keep_s > 0 THEN c.at + make_interval(secs => keep_s) END, h.counted,
+    keep_s > 0 AND h.counts_parked, reason, detail)::warmpool_ending;
 END $$
 ;;
--- End live claims whose rows are locked, each for its cause, and send their workers where the causes lead. A request that was being bound gets
--- another worker, waits on, or is refused. `p_reason` is why the workers move; NULL: their holders gave them back. Returns what happened.
-CREATE FUNCTION warmpool_end(c warmpool_call, p_held warmpool_held[], p_why text[], p_reason text, p_detail text, p_cause text) RETURNS json[]
+-- End live claims whose rows are locked, and move their workers. A request that was being bound
+-- gets another worker, continues to wait, or is refused. `p_reason` is why the workers move; NULL:
+-- their holders released them. Return the events.
+CREATE FUNCTION warmpool_end(c warmpool_call, p_held warmpool_held[], p_why text[], p_reason text,
+  p_detail text, p_cause text) RETURNS json[]
 LANGUAGE plpgsql AS $$
 DECLARE
   events json[];
@@ -47,13 +57,16 @@ BEGIN
     e := warmpool_ends(c, h, p_why[n], p_reason, p_detail);
     ends := ends || e;
     IF e.counted OR e.parked_counted THEN
-      UPDATE orgs SET in_use = in_use - e.counted::int, parked = parked + e.parked_counted::int WHERE id = e.org;
+      UPDATE orgs SET in_use = in_use - e.counted::int, parked = parked + e.parked_counted::int
+        WHERE id = e.org;
     END IF;
-    events := events || json_build_object('outcome', 'ended', 'claim_id', e.claim_id, 'worker_id', e.worker_id, 'profile', h.profile, 'org', e.org,
+    events := events || json_build_object('outcome', 'ended', 'claim_id', e.claim_id,
+      'worker_id', e.worker_id, 'profile', h.profile, 'org', e.org,
       'why', e.why, 'from', h.state, 'to', e.goes, 'moved_reason', e.reason, 'moved_detail', e.detail);
   END LOOP;
   UPDATE claims k SET ended_at = c.at, ended_why = x.why FROM unnest(ends) x WHERE k.id = x.claim_id;
-  UPDATE requests r SET state = 'spent' FROM unnest(ends) x WHERE r.pk = x.request_pk AND r.claim_id = x.claim_id AND r.state = 'granted';
+  UPDATE requests r SET state = 'spent' FROM unnest(ends) x WHERE r.pk = x.request_pk
+    AND r.claim_id = x.claim_id AND r.state = 'granted';
   UPDATE workers w SET state = x.goes, state_since = c.at, epoch = w.epoch + 1, claim_id = NULL,
       hot_idle_since = CASE WHEN x.goes = 'hot_idle' THEN c.at END, hot_idle_until = x.until,
       parked_counted = x.parked_counted, moved_by = c.who, moved_reason = x.reason, moved_detail = x.detail
@@ -74,9 +87,11 @@ BEGIN
   RETURN events;
 END $$
 ;;
--- The request of a claim that has ended while its worker was being bound: another worker, a bounded number of times; else it waits on, or is
--- refused. A claim that was given back meanwhile gets no other worker: it has no holder.
-CREATE FUNCTION warmpool_rebind(c warmpool_call, h warmpool_held, p_cause text) RETURNS json[] LANGUAGE plpgsql AS $$
+-- Decide the request of a claim that ended while its worker was being bound. It gets another
+-- worker, up to a number of attempts; otherwise it continues to wait or is refused. If the claim
+-- was released in the meantime it has no holder, and its request gets no other worker.
+CREATE FUNCTION warmpool_rebind(c warmpool_call, h warmpool_held, p_cause text) RETURNS json[]
+LANGUAGE plpgsql AS $$
 DECLARE
   r requests;
   o orgs;
@@ -105,8 +120,9 @@ BEGIN
   RETURN ARRAY[warmpool_refuse(c, r, 'activation_failed', p_cause, 5.0)];
 END $$
 ;;
--- End one claim for a cause that is not its holder's: it expired, its worker was lost, its activation failed, an operator retired it. NULL: it
--- had ended before; or it was to expire and has been renewed meanwhile.
+-- End one claim for a cause other than its holder's release: it expired, its worker was lost, its
+-- activation failed, or an operator retired its worker. Return NULL if it had already ended, or if
+-- it was to expire and has been renewed.
 CREATE FUNCTION warmpool_end_claim(p jsonb) RETURNS json LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
@@ -117,24 +133,25 @@ DECLARE
 BEGIN
   c.at := warmpool_now();
   SELECT * INTO k FROM claims WHERE id = (h[1]).claim_id;
-  -- By the lane's rule: the holder had a whole lease of open lane to renew in.
+  -- The lane must have been open for a whole lease, so that the holder could have renewed.
   IF k.id IS NULL OR (p ->> 'why' = 'expired' AND NOT (k.lease_expires_at < c.at AND EXISTS (
       SELECT 1 FROM pool WHERE lane_open_since + make_interval(secs => k.lease_s) < c.at))) THEN
     RETURN NULL;
   END IF;
-  -- An activation that was taken up again, or is finished, is kept.
+  -- An activation that continues or has finished is kept.
   IF p ? 'silent_s' AND (k.lease_expires_at IS NOT NULL
       OR (SELECT w.heartbeat_at FROM workers w WHERE w.id = k.worker_id) > c.at - make_interval(secs => (p ->> 'silent_s')::float8)) THEN
     RETURN NULL;
   END IF;
-  -- Where it made room below its org's cap, the org's waiters are looked at again.
+  -- If the org is now below its cap, its waiters must be matched again.
   RETURN to_json(warmpool_followed(
     c, warmpool_end(c, h, ARRAY[p ->> 'why'], p ->> 'reason', p ->> 'detail',
       coalesce(p ->> 'cause', nullif(p ->> 'detail', ''), p ->> 'reason')), warmpool_freed(h), '{}'));
 END $$
 ;;
--- The worker of a claim is hot: its lease starts and its request is answered. If the requester has gone, the worker is given back at once.
--- NULL: the claim had ended meanwhile, or its lease runs already.
+-- Handle a claim whose worker is hot: its lease starts and its request is answered. If the request
+-- was cancelled, the worker is released at once. Return NULL if the claim has ended or its lease
+-- has already started.
 CREATE FUNCTION warmpool_confirm(p jsonb) RETURNS json LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
@@ -159,32 +176,42 @@ BEGIN
     RETURN NULL;
   END IF;
   IF w.state = 'activating' THEN
-    UPDATE workers SET state = 'hot', state_since = c.at, moved_by = c.who, moved_reason = 'activated', moved_detail = '' WHERE id = w.id RETURNING * INTO w;
-    events := events || json_build_object('outcome', 'moved', 'worker_id', w.id, 'from', 'activating', 'to', 'hot', 'moved_reason', 'activated');
+    UPDATE workers SET state = 'hot', state_since = c.at, moved_by = c.who,
+      moved_reason = 'activated', moved_detail = '' WHERE id = w.id RETURNING * INTO w;
+    events := events || json_build_object('outcome', 'moved', 'worker_id', w.id,
+      'from', 'activating', 'to', 'hot', 'moved_reason', 'activated');
   END IF;
-  UPDATE claims SET hot_at = c.at, lease_expires_at = c.at + make_interval(secs => lease_s) WHERE id = k.id RETURNING * INTO k;
+  UPDATE claims SET hot_at = c.at, lease_expires_at = c.at + make_interval(secs => lease_s)
+    WHERE id = k.id RETURNING * INTO k;
   IF NOT k.abandoned AND r.state = 'binding' AND r.claim_id = k.id THEN
     UPDATE requests SET state = 'granted', decided_at = c.at, replied_at = NULL WHERE pk = r.pk;
-    events := events || json_build_object('outcome', 'granted', 'pk', r.pk, 'claim_id', k.id, 'worker_id', w.id, 'epoch', k.epoch,
-      'endpoint', w.endpoint, 'source', k.source, 'until', k.lease_expires_at, 'org', k.org, 'profile', k.profile, 'wait_s', r.wait_s,
-      'waited_s', extract(epoch FROM c.at - r.created_at), 'bound_s', extract(epoch FROM c.at - k.created_at), 'replies', r.replies);
+    events := events || json_build_object('outcome', 'granted', 'pk', r.pk, 'claim_id', k.id,
+      'worker_id', w.id, 'epoch', k.epoch,
+      'endpoint', w.endpoint, 'source', k.source, 'until', k.lease_expires_at, 'org', k.org,
+      'profile', k.profile, 'wait_s', r.wait_s,
+      'waited_s', extract(epoch FROM c.at - r.created_at),
+      'bound_s', extract(epoch FROM c.at - k.created_at), 'replies', r.replies);
     RETURN json_build_object('events', to_json(events));
   END IF;
   IF r.state = 'binding' AND r.claim_id = k.id THEN
     events := events || warmpool_refuse(c, r, 'cancelled', 'released before it was hot', NULL);
   END IF;
-  -- As it is now: hot, and its request answered.
+  -- Read the rows again: the claim is hot and its request is answered.
   h := warmpool_hold(c, ARRAY[k.id]);
-  events := events || warmpool_end(c, h, ARRAY[CASE WHEN k.release_condition = 'tainted' THEN 'tainted' ELSE 'abandoned' END], NULL, '', '');
-  -- What was parked for its org may serve the org's next waiter at once.
+  events := events || warmpool_end(c, h,
+    ARRAY[CASE WHEN k.release_condition = 'tainted' THEN 'tainted' ELSE 'abandoned' END], NULL, '', '');
+  -- A worker that was parked for the org may serve the org's next waiter at once.
   RETURN to_json(warmpool_followed(c, events, warmpool_freed(h), ARRAY[k.profile]));
 END $$
 ;;
--- Release claims: their workers are parked or drain. Each is asked for as [claim, org, condition]; `p_ids` are those that exist and are of the
--- org that asks, with their conditions. Of calls for one claim the first counts. Returns an outcome for each, NULL where another transaction
--- has one of its rows; what happened; and the orgs that have room again.
+-- Release claims: their workers are parked or drain. Each element of `p_asked` is [claim, org,
+-- condition]. `p_ids` and `p_conditions` are those claims that exist and belong to the org. If a
+-- claim occurs more than once, the first counts. Return an outcome for each element, NULL if
+-- another transaction has locked one of its rows; the events; and the orgs that are below their cap
+-- again.
 CREATE FUNCTION warmpool_release(
-  c warmpool_call, p_asked jsonb, p_ids text[], p_conditions text[], OUT outcomes json, OUT events json[], OUT freed text[]) LANGUAGE plpgsql AS $$
+  c warmpool_call, p_asked jsonb, p_ids text[], p_conditions text[], OUT outcomes json,
+  OUT events json[], OUT freed text[]) LANGUAGE plpgsql AS $$
 DECLARE
   held warmpool_held[] := warmpool_hold(c, p_ids);
   hot warmpool_held[];
@@ -211,7 +238,7 @@ BEGIN
       hot := hot || h;
       causes := causes || CASE WHEN condition = 'tainted' THEN 'tainted' ELSE 'released' END;
     ELSE
-      -- Still being bound: it is given back when that is over.
+      -- Still being bound: it is released when the binding ends.
       UPDATE claims SET abandoned = true, release_condition = condition WHERE id = h.claim_id;
     END IF;
   END LOOP;
@@ -222,7 +249,7 @@ BEGIN
   END IF;
 END $$
 ;;
--- The orgs of claims that counted against their caps.
+-- Return the orgs of claims that counted against their caps.
 CREATE FUNCTION warmpool_freed(p_held warmpool_held[]) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
   freed text[] := '{}';
@@ -236,27 +263,32 @@ BEGIN
   RETURN freed;
 END $$
 ;;
--- Extend leases: of all that are live and hot, each of the org that it was asked for. A claim that another transaction has locked is left
--- out of the answer, unless the call is patient; claims are locked in the order of their ids.
+-- Extend the leases of claims that are live, hot and of the given org. A claim that another
+-- transaction has locked has no answer, unless the call is patient. Claims are locked in the order
+-- of their ids.
 CREATE FUNCTION warmpool_renew(c warmpool_call, p_asked jsonb) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
   live text[];
   answers json;
 BEGIN
   IF c.patient THEN
-    PERFORM 1 FROM claims k WHERE k.id = ANY (ARRAY(SELECT e ->> 0 FROM jsonb_array_elements(p_asked) e)) ORDER BY k.id FOR UPDATE;
+    PERFORM 1 FROM claims k
+      WHERE k.id = ANY (ARRAY(SELECT e ->> 0 FROM jsonb_array_elements(p_asked) e)) ORDER BY k.id FOR UPDATE;
   END IF;
   SELECT coalesce(array_agg(s.id), '{}') INTO live FROM (
     SELECT k.id FROM jsonb_array_elements(p_asked) e JOIN claims k ON k.id = e ->> 0 AND coalesce(e ->> 1, k.org) = k.org
       WHERE k.ended_why IS NULL AND k.hot_at IS NOT NULL
       FOR UPDATE OF k SKIP LOCKED) s;
   UPDATE claims k SET lease_expires_at = c.at + make_interval(secs => k.lease_s) WHERE k.id = ANY (live);
-  -- Each: the lease's new end and why its worker must leave, if it must; or the cause of its end.
+  -- Each answer is the new end of the lease and why the worker is leaving, if it is; or the cause
+  -- of the claim's end.
   SELECT json_agg(CASE
       WHEN k.id IS NULL THEN json_build_array(NULL, 'unknown_claim')
-      WHEN k.id = ANY (live) THEN json_build_array(k.lease_expires_at, CASE WHEN w.leaving_since IS NOT NULL THEN
-        concat_ws(': ', w.leaving_reason, nullif(w.leaving_detail, '')) END)
-      WHEN k.ended_at IS NOT NULL OR k.hot_at IS NULL THEN json_build_array(NULL, coalesce(k.ended_why, 'not_hot')) END ORDER BY a.n)
+      WHEN k.id = ANY (live) THEN json_build_array(k.lease_expires_at,
+        CASE WHEN w.leaving_since IS NOT NULL THEN
+          concat_ws(': ', w.leaving_reason, nullif(w.leaving_detail, '')) END)
+      WHEN k.ended_at IS NOT NULL OR k.hot_at IS NULL
+        THEN json_build_array(NULL, coalesce(k.ended_why, 'not_hot')) END ORDER BY a.n)
     INTO answers
     FROM jsonb_array_elements(p_asked) WITH ORDINALITY AS a(v, n)
       LEFT JOIN claims k ON k.id = a.v ->> 0 AND coalesce(a.v ->> 1, k.org) = k.org

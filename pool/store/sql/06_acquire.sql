@@ -1,22 +1,25 @@
--- Acquire: an answer at once, or a wait.
+-- Acquire: an immediate answer, or a wait.
 
--- Many acquires. Returns an answer in the place of each: a grant, a refusal, a wait; NULL if it is undecided, since another transaction has a row of
--- it; `must_wait` if it is to wait and its profile is not among `p_alone`, whose locks are held alone.
-CREATE FUNCTION warmpool_acquire(c warmpool_call, p_asked jsonb, p_alone text[]) RETURNS json[] LANGUAGE plpgsql AS $$
+-- Decide many acquires. Return one answer for each, in order: a grant, a refusal or a wait. NULL:
+-- undecided, because another transaction has locked one of its rows. `must_wait`: it has to wait,
+-- and the lock of its profile is not held exclusively (`p_alone` has the profiles whose lock is).
+CREATE FUNCTION warmpool_acquire(c warmpool_call, p_asked jsonb, p_alone text[]) RETURNS json[]
+LANGUAGE plpgsql AS $$
 DECLARE
   answers json[] := array_fill(NULL::json, ARRAY[jsonb_array_length(p_asked)]);
-  asks warmpool_ask[];  -- by place
-  kinds text[] := array_fill(NULL::text, ARRAY[jsonb_array_length(p_asked)]);  -- profile and org of those that are to be decided, by place
-  keys bigint[];  -- of the requests that were met
-  repeated integer[];  -- places of requests that were made before
-  wanting integer[];  -- places of those that a warm worker may be given to
-  shapes text[] := '{}';  -- and the profiles that they want
-  taker integer[];  -- places of those that have a worker, and
-  taken warmpool_pick[];  -- at the same place the worker
+  asks warmpool_ask[];  -- by position
+  -- Profile and org of the acquires to decide, by position.
+  kinds text[] := array_fill(NULL::text, ARRAY[jsonb_array_length(p_asked)]);
+  keys bigint[];  -- lock keys of the requests so far
+  repeated integer[];  -- positions of repeated requests
+  wanting integer[];  -- positions of acquires that may get a warm worker
+  shapes text[] := '{}';  -- and their profiles
+  taker integer[];  -- positions of acquires that have a worker,
+  taken warmpool_pick[];  -- and the worker of each
   capped text[] := '{}';  -- orgs whose claims are counted
-  misses integer[];  -- places of those that get nothing
-  refused integer[];  -- and of those of them that do not begin to wait in another transaction
-  said json[];
+  misses integer[];  -- positions of acquires without a worker,
+  refused integer[];  -- and of those that this transaction decides
+  results json[];
   each jsonb;
   a warmpool_ask;
   key bigint;
@@ -32,9 +35,10 @@ DECLARE
 BEGIN
   FOR n IN 1..cardinality(kinds) LOOP
     each := p_asked -> n - 1;
-    a := ROW(NULL, each ->> 'org', each ->> 'request_id', each ->> 'profile', (each ->> 'lease_s')::integer, (each ->> 'ttl_s')::integer,
+    a := ROW(NULL, each ->> 'org', each ->> 'request_id', each ->> 'profile',
+      (each ->> 'lease_s')::integer, (each ->> 'ttl_s')::integer,
       (each ->> 'wait_s')::integer, each -> 'reply')::warmpool_ask;
-    -- Two deliveries of one request take turns: the second finds what the first has committed, or nothing.
+    -- Two deliveries of one request are serialised: the second sees what the first has committed.
     key := hashtextextended(concat(a.org, ' ', a.request_id), 10);
     IF NOT pg_try_advisory_xact_lock(key) THEN
       CONTINUE WHEN NOT c.patient;
@@ -54,7 +58,7 @@ BEGIN
     END IF;
   END LOOP;
 
-  -- By org and profile.
+  -- Group by org and profile.
   FOR n IN 1..cardinality(kinds) LOOP
     CONTINUE WHEN kinds[n] IS NULL OR array_position(kinds, kinds[n]) < n;
     ns := array_positions(kinds, kinds[n]);
@@ -72,18 +76,20 @@ BEGIN
       CONTINUE WHEN o.id IS NULL;
       room := warmpool_room(o);
       IF o.cap > 0 THEN
-        -- What an earlier group of this org was given is not in its row yet.
+        -- Grants to an earlier group of this org are not in its row yet.
         room := room - (SELECT count(*) FROM unnest(taker || wanting) y WHERE (asks[y]).org = a.org);
         capped := capped || a.org;
       END IF;
     END IF;
-    -- A fresh acquire overtakes no eligible waiter. What is parked for its own org it takes from waiters of that org only.
+    -- A new acquire does not overtake an eligible waiter. A worker that is parked for its org can
+    -- only be wanted by waiters of the same org.
     contested := c.anyone_waits AND warmpool_anyone_waits(a.profile, c.at);
     found := CASE WHEN room > 0 AND NOT (contested AND warmpool_org_waits(a.org, a.profile, c.at))
       THEN warmpool_pick_parked(a.org, a.profile, least(room, cardinality(ns))) ELSE '{}' END;
     IF cardinality(found) > 0 THEN
       IF NOT warmpool_counts(o) AND EXISTS (SELECT 1 FROM unnest(found) w WHERE w.parked_counted) THEN
-        -- They are in a counter that the org no longer has: it is moved under its lock.
+        -- These workers are in a counter that the org no longer uses: it changes only under its
+        -- lock.
         CONTINUE WHEN (warmpool_lock_org(c, a.org)).id IS NULL;
       END IF;
       taken := taken || found;
@@ -104,7 +110,7 @@ BEGIN
   FOREACH shape IN ARRAY shapes LOOP
     ns := wanting;
     IF cardinality(wanting) > 1 THEN
-      -- Those that want this profile, in the order in which they came, whatever their orgs.
+      -- The acquires for this profile, in the order of arrival, whatever their org.
       ns := ARRAY(SELECT y FROM unnest(wanting) y WHERE (asks[y]).profile = shape ORDER BY y);
     END IF;
     found := warmpool_pick_warm(shape, cardinality(ns));
@@ -114,9 +120,9 @@ BEGIN
   END LOOP;
 
   IF cardinality(taker) > 0 THEN
-    said := warmpool_take(c, asks, taker, taken, capped);
+    results := warmpool_take(c, asks, taker, taken, capped);
     FOR n IN 1..cardinality(taker) LOOP
-      answers[taker[n]] := said[n];
+      answers[taker[n]] := results[n];
     END LOOP;
   END IF;
   IF cardinality(misses) > 0 THEN
@@ -127,9 +133,9 @@ BEGIN
         refused := refused || place;
       END IF;
     END LOOP;
-    said := warmpool_miss(c, asks, refused);
+    results := warmpool_miss(c, asks, refused);
     FOR n IN 1..coalesce(cardinality(refused), 0) LOOP
-      answers[refused[n]] := said[n];
+      answers[refused[n]] := results[n];
     END LOOP;
   END IF;
   IF repeated IS NOT NULL THEN
@@ -140,9 +146,10 @@ BEGIN
   RETURN answers;
 END $$
 ;;
--- Give locked workers to the acquires in these places. Returns the grants, in order.
+-- Grant locked workers to the acquires at these positions. Return the grants, in order.
 CREATE FUNCTION warmpool_take(
-  c warmpool_call, asks warmpool_ask[], taker integer[], taken warmpool_pick[], capped text[]) RETURNS json[] LANGUAGE plpgsql AS $$
+  c warmpool_call, asks warmpool_ask[], taker integer[], taken warmpool_pick[], capped text[])
+  RETURNS json[] LANGUAGE plpgsql AS $$
 DECLARE
   grants warmpool_grant[];
   a warmpool_ask;
@@ -154,17 +161,20 @@ BEGIN
     a := asks[taker[n]];
     w := taken[n];
     binds := warmpool_binds(c, w);
-    grants := grants || ROW(coalesce(a.pk, warmpool_id('r-')), a.pk IS NOT NULL, a.org, a.request_id, a.profile, a.lease_s, a.ttl_s, a.wait_s, c.at,
-      '[' || a.reply::text || ']', CASE WHEN binds THEN 'binding' ELSE 'granted' END, NULL, NULL, NULL, warmpool_id('c-'), a.org = ANY (capped), binds,
+    grants := grants || ROW(coalesce(a.pk, warmpool_id('r-')), a.pk IS NOT NULL, a.org,
+      a.request_id, a.profile, a.lease_s, a.ttl_s, a.wait_s, c.at,
+      '[' || a.reply::text || ']', CASE WHEN binds THEN 'binding' ELSE 'granted' END, NULL, NULL,
+      NULL, warmpool_id('c-'), a.org = ANY (capped), binds,
       w.id, w.state, w.epoch + 1, w.endpoint, w.parked_counted)::warmpool_grant;
   END LOOP;
   nothing := warmpool_decide(c, grants);
   RETURN warmpool_begin(c, grants);
 END $$
 ;;
--- Refuse the acquires in these places, for which there is no worker, or have them wait. What others of the same org were given at this moment is in
--- its row. Returns the answers, in order.
-CREATE FUNCTION warmpool_miss(c warmpool_call, asks warmpool_ask[], misses integer[]) RETURNS json[] LANGUAGE plpgsql AS $$
+-- Refuse the acquires at these positions, for which there is no worker, or let them wait. Grants to
+-- others of the same org in this call are already in its row. Return the answers, in order.
+CREATE FUNCTION warmpool_miss(c warmpool_call, asks warmpool_ask[], misses integer[]) RETURNS json[]
+LANGUAGE plpgsql AS $$
 DECLARE
   most integer := (c.rules ->> 'max_workers')::integer;
   answers json[];
@@ -179,57 +189,73 @@ BEGIN
   END IF;
   FOREACH place IN ARRAY misses LOOP
     a := asks[place];
-    m := ROW(coalesce(a.pk, warmpool_id('r-')), a.pk IS NOT NULL, a.org, a.request_id, a.profile, a.lease_s, a.ttl_s, a.wait_s, c.at,
-      '[' || a.reply::text || ']', 'waiting', NULL, NULL, NULL, NULL, false, false, NULL, NULL, NULL, NULL, false)::warmpool_grant;
+    m := ROW(coalesce(a.pk, warmpool_id('r-')), a.pk IS NOT NULL, a.org, a.request_id, a.profile,
+      a.lease_s, a.ttl_s, a.wait_s, c.at,
+      '[' || a.reply::text || ']', 'waiting', NULL, NULL, NULL, NULL, false, false, NULL, NULL,
+      NULL, NULL, false)::warmpool_grant;
     IF m.wait_s = 0 THEN
       m.state := 'refused';
-      SELECT y.reason, y.detail, y.retry_after_s INTO m.reason, m.detail, m.retry_after_s FROM orgs o, pool g, LATERAL (VALUES
-          (o.cap > 0 AND o.in_use >= o.cap, 'org_cap', format('org %s is at its cap: %s of %s workers in use', o.id, o.in_use, o.cap), 1.0),
-          (most > 0 AND g.live >= most, 'pool_cap', format('the pool is at its cap of %s workers', most), 2.0),
-          (true, 'no_warm_worker', format('no warm %s worker is available; more are being started', m.profile), 1.0)) y (holds, reason, detail, retry_after_s)
+      SELECT y.reason, y.detail, y.retry_after_s INTO m.reason, m.detail, m.retry_after_s
+        FROM orgs o, pool g, LATERAL (VALUES
+          (o.cap > 0 AND o.in_use >= o.cap, 'org_cap',
+            format('org %s is at its cap: %s of %s workers in use', o.id, o.in_use, o.cap), 1.0),
+          (most > 0 AND g.live >= most, 'pool_cap',
+            format('the pool is at its cap of %s workers', most), 2.0),
+          (true, 'no_warm_worker',
+            format('no warm %s worker is available; more are being started', m.profile), 1.0))
+          y (holds, reason, detail, retry_after_s)
         WHERE o.id = m.org AND y.holds LIMIT 1;
     END IF;
     missed := missed || m;
-    answers := answers || json_build_object('outcome', m.state, 'pk', m.pk, 'wait_s', m.wait_s, 'profile', m.profile, 'reason', m.reason,
+    answers := answers || json_build_object('outcome', m.state, 'pk', m.pk, 'wait_s', m.wait_s,
+      'profile', m.profile, 'reason', m.reason,
       'detail', m.detail, 'retry_after_s', m.retry_after_s);
   END LOOP;
   nothing := warmpool_decide(c, missed);
   RETURN answers;
 END $$
 ;;
--- Write requests as they are decided. A refused one of before is evaluated afresh. A miss that is demand is counted once per request, and again
--- only if it grew stale unused.
-CREATE FUNCTION warmpool_decide(c warmpool_call, p_decided warmpool_grant[]) RETURNS void LANGUAGE plpgsql AS $$
+-- Write decided requests. A request that was refused before is evaluated again. A miss that is
+-- demand is counted once per request, and again only if it expired unused.
+CREATE FUNCTION warmpool_decide(c warmpool_call, p_decided warmpool_grant[]) RETURNS void
+LANGUAGE plpgsql AS $$
 DECLARE
   d warmpool_grant;
 BEGIN
-  INSERT INTO requests (pk, org, request_id, profile, lease_s, ttl_s, wait_s, state, reason, detail, retry_after_s, claim_id, created_at,
+  INSERT INTO requests (pk, org, request_id, profile, lease_s, ttl_s, wait_s, state, reason, detail,
+      retry_after_s, claim_id, created_at,
       deadline_at, decided_at, replies, missed_at)
-    SELECT x.pk, x.org, x.request_id, x.profile, x.lease_s, x.ttl_s, x.wait_s, x.state, x.reason, x.detail, x.retry_after_s, x.claim_id, c.at,
-        c.at + make_interval(secs => x.wait_s), CASE WHEN x.state IN ('granted', 'refused') THEN c.at END, x.replies,
+    SELECT x.pk, x.org, x.request_id, x.profile, x.lease_s, x.ttl_s, x.wait_s, x.state, x.reason,
+        x.detail, x.retry_after_s, x.claim_id, c.at,
+        c.at + make_interval(secs => x.wait_s),
+        CASE WHEN x.state IN ('granted', 'refused') THEN c.at END, x.replies,
         CASE WHEN x.reason IN ('no_warm_worker', 'pool_cap') THEN c.at END
       FROM unnest(p_decided) x WHERE NOT x.known;
   FOREACH d IN ARRAY p_decided LOOP
     IF d.known THEN
-      UPDATE requests q SET state = d.state, reason = d.reason, detail = d.detail, retry_after_s = d.retry_after_s, claim_id = d.claim_id, attempts = 0,
+      UPDATE requests q SET state = d.state, reason = d.reason, detail = d.detail,
+          retry_after_s = d.retry_after_s, claim_id = d.claim_id, attempts = 0,
           created_at = c.at, deadline_at = c.at + make_interval(secs => d.wait_s),
-          decided_at = CASE WHEN d.state IN ('granted', 'refused') THEN c.at END, replied_at = NULL, replies = d.replies,
+          decided_at = CASE WHEN d.state IN ('granted', 'refused') THEN c.at END, replied_at = NULL,
+          replies = d.replies,
           missed_at = CASE WHEN d.reason IN ('no_warm_worker', 'pool_cap') AND q.miss_consumed_at IS NULL THEN c.at ELSE q.missed_at END
         WHERE q.pk = d.pk AND q.state = 'refused';
       IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'serialization_failure', MESSAGE = format('request %s was changed meanwhile', d.pk);
+        RAISE EXCEPTION USING ERRCODE = 'serialization_failure',
+          MESSAGE = format('request %s was changed meanwhile', d.pk);
       END IF;
     END IF;
   END LOOP;
 END $$
 ;;
--- Whether a request id was used before with other arguments.
+-- Return whether a request id was used before with other arguments.
 CREATE FUNCTION warmpool_differs(r requests, a warmpool_ask) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
   SELECT (r.profile, r.lease_s, r.ttl_s, r.wait_s) IS DISTINCT FROM (a.profile, a.lease_s, a.ttl_s, a.wait_s)
 $$
 ;;
--- The answer to a request that was made before: the same while its claim lives, then never a second grant. One that is open gets one more
--- place for its answer, of which the newest sixteen are kept. NULL: another transaction has it.
+-- Return the answer to a repeated request: the same answer while its claim is live, and after that
+-- never a second grant. An open request gets another reply address, of which the newest sixteen are
+-- kept. NULL: another transaction has locked its row.
 CREATE FUNCTION warmpool_repeated(c warmpool_call, a warmpool_ask) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
   r requests;
@@ -256,14 +282,17 @@ BEGIN
       END IF;
       RETURN json_build_object('outcome', 'open', 'pk', r.pk, 'wait_s', r.wait_s);
     WHEN 'refused' THEN
-      RETURN json_build_object('outcome', 'refused', 'pk', r.pk, 'reason', r.reason, 'detail', r.detail, 'retry_after_s', r.retry_after_s);
+      RETURN json_build_object('outcome', 'refused', 'pk', r.pk, 'reason', r.reason,
+        'detail', r.detail, 'retry_after_s', r.retry_after_s);
     ELSE
       SELECT * INTO k FROM claims WHERE id = r.claim_id AND ended_at IS NULL;
       IF NOT FOUND THEN
         RETURN json_build_object('outcome', 'refused', 'pk', r.pk, 'reason', 'request_spent',
           'detail', format('request_id %L was already granted and its claim has ended; use a new one', r.request_id));
       END IF;
-      RETURN json_build_object('outcome', 'granted_before', 'pk', r.pk, 'claim_id', k.id, 'worker_id', k.worker_id, 'epoch', k.epoch,
-        'endpoint', (SELECT w.endpoint FROM workers w WHERE w.id = k.worker_id), 'source', k.source, 'until', k.lease_expires_at);
+      RETURN json_build_object('outcome', 'granted_before', 'pk', r.pk, 'claim_id', k.id,
+        'worker_id', k.worker_id, 'epoch', k.epoch,
+        'endpoint', (SELECT w.endpoint FROM workers w WHERE w.id = k.worker_id), 'source', k.source,
+        'until', k.lease_expires_at);
   END CASE;
 END $$

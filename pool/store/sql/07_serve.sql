@@ -1,9 +1,11 @@
--- Serve: what callers have sent, one call or many, in one statement and one commit.
+-- Serve: decide callers' messages, one or many, in one statement and one commit.
 
--- Match the waiters of these profiles, whose locks are held, after something has happened; and say which profiles are to be looked at again in
--- a transaction of their own: those of orgs that have room below their cap again, and those in which a row was locked by another transaction.
+-- Match the waiters of these profiles, whose locks are held. Return the events, and the profiles
+-- that must be matched again in another transaction: those of orgs that are below their cap again,
+-- and those with a row that another transaction had locked.
 CREATE FUNCTION warmpool_followed(
-  c warmpool_call, p_events json[], p_freed text[], p_locked text[], OUT events json[], OUT again text[]) LANGUAGE plpgsql AS $$
+  c warmpool_call, p_events json[], p_freed text[], p_locked text[], OUT events json[],
+  OUT again text[]) LANGUAGE plpgsql AS $$
 DECLARE
   matched record;
   shape text;
@@ -11,7 +13,8 @@ BEGIN
   events := p_events;
   again := '{}';
   IF cardinality(p_freed) > 0 THEN
-    again := ARRAY(SELECT DISTINCT q.profile FROM requests q WHERE q.state = 'waiting' AND q.org = ANY (p_freed));
+    again := ARRAY(SELECT DISTINCT q.profile FROM requests q WHERE q.state = 'waiting'
+      AND q.org = ANY (p_freed));
   END IF;
   FOREACH shape IN ARRAY p_locked LOOP
     CONTINUE WHEN NOT EXISTS (SELECT 1 FROM requests q WHERE q.profile = shape AND q.state = 'waiting');
@@ -24,8 +27,10 @@ BEGIN
   END LOOP;
 END $$
 ;;
--- Releases first, so that an org's next acquire finds what it has just given back; then waiters, renewals and cancellations; then acquires, in
--- the order in which they came. Answers stand in the places of the calls; one that is null is undecided, with nothing written.
+-- Decide a batch. Releases come first, so that an org's next acquire finds the workers that it has
+-- just released; then waiters, renewals and cancellations; then acquires, in the order of arrival.
+-- Answers are in the order of the calls. A null answer is undecided, and nothing was written for
+-- it.
 CREATE FUNCTION warmpool_serve(p jsonb) RETURNS json LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
@@ -57,7 +62,7 @@ BEGIN
       locked := ARRAY(SELECT jsonb_array_elements_text(p -> 'match'));
     END IF;
     IF p ? 'release' THEN
-      -- A claim of another org is unknown to the caller.
+      -- A claim of another org does not exist for the caller.
       FOR n IN 0..jsonb_array_length(p -> 'release') - 1 LOOP
         each := p -> 'release' -> n;
         SELECT k.profile INTO shape FROM claims k WHERE k.id = each ->> 0 AND k.org = coalesce(each ->> 1, k.org);
@@ -68,11 +73,14 @@ BEGIN
         END IF;
       END LOOP;
     END IF;
-    -- Where a request waits already, waiters come before the new acquires, which are likely to wait as well.
+    -- If a request waits for the profile, waiters come before new acquires, which then probably
+    -- wait as well.
     IF p ? 'acquire' AND (c.anyone_waits OR by_itself) THEN
-      SELECT locked || array_agg(DISTINCT a.profile), coalesce(array_agg(DISTINCT a.profile) FILTER (WHERE a.wait_s > 0), '{}') INTO locked, alone
+      SELECT locked || array_agg(DISTINCT a.profile),
+        coalesce(array_agg(DISTINCT a.profile) FILTER (WHERE a.wait_s > 0), '{}') INTO locked, alone
         FROM jsonb_to_recordset(p -> 'acquire') AS a(profile text, wait_s integer)
-        WHERE by_itself OR EXISTS (SELECT 1 FROM requests q WHERE q.profile = a.profile AND q.state = 'waiting');
+        WHERE by_itself OR EXISTS (SELECT 1 FROM requests q WHERE q.profile = a.profile
+        AND q.state = 'waiting');
     END IF;
     IF cardinality(locked) > 1 THEN
       locked := ARRAY(SELECT DISTINCT s FROM unnest(locked) s ORDER BY s);
@@ -80,7 +88,7 @@ BEGIN
     FOREACH shape IN ARRAY locked LOOP
       nothing := warmpool_lock_profile(shape, by_itself OR shape = ANY (alone));
     END LOOP;
-    -- What is read from here on is not older than the locks.
+    -- Everything below is read after the locks were taken.
     IF c.at IS NULL OR cardinality(locked) > 0 THEN
       c := warmpool_call(p);
     END IF;
@@ -90,7 +98,8 @@ BEGIN
       released := done.outcomes;
       events := done.events;
       freed := done.freed;
-      -- A request of an org that has room again below its cap may have begun to wait while its row was waited for.
+      -- A request of an org that is below its cap again may have started to wait while this call
+      -- waited for a row.
       IF cardinality(freed) > 0 AND NOT c.anyone_waits THEN
         c.anyone_waits := EXISTS (SELECT 1 FROM requests WHERE state = 'waiting');
       END IF;
@@ -118,5 +127,6 @@ BEGIN
       acquired := warmpool_acquire(c, p -> 'acquire', alone);
     END IF;
   END IF;
-  RETURN json_build_object('events', events, 'again', again, 'release', released, 'cancel', cancelled, 'renew', renewed, 'acquire', acquired);
+  RETURN json_build_object('events', events, 'again', again, 'release', released,
+    'cancel', cancelled, 'renew', renewed, 'acquire', acquired);
 END $$

@@ -1,4 +1,8 @@
-"""Reads for people: bounded, indexed, never for deciding. Each is one statement, so that a page costs a known number of them."""
+"""Queries for the board, the command line and reports.
+
+Bounded, indexed, and never used to decide. Each is one statement, so that the cost of a page is
+known.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ _UNUSED = frozenset(LIVE - CLAIMED)
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What a picture of the fleet needs of one worker."""
+    """The fields of a worker that the board's picture of the fleet needs."""
 
     id: str
     profile: str
@@ -36,7 +40,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListFilter:
-    """Which rows somebody wants to see. Empty: all."""
+    """Which rows to list. An empty field matches all."""
 
     profile: str = ""
     org: str = ""
@@ -47,7 +51,7 @@ class ListFilter:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """How many workers of a profile went from one state to another in one minute."""
+    """The number of workers of a profile that moved from one state to another in one minute."""
 
     minutes_ago: int
     profile: str
@@ -58,7 +62,7 @@ class Moves:
 
 @dataclass(frozen=True, slots=True)
 class Unused:
-    """What the unclaimed workers of one profile and state keep reserved."""
+    """The resources that the unclaimed workers of one profile and state reserve."""
 
     profile: str
     state: str
@@ -68,7 +72,7 @@ class Unused:
 
 
 def cells(tx: Tx, ids: Collection[str] | None = None) -> list[Cell]:
-    """Every live worker; or these, whatever has become of them."""
+    """Return every live worker; or the workers with these ids, in whatever state."""
     statement = select(W.c.id, W.c.profile, W.c.state, W.c.org, W.c.leaving_since.is_not(None))
     if ids is None:
         found = statement.where(W.c.state.in_(sorted(LIVE))).order_by(W.c.created_at, W.c.id)
@@ -78,18 +82,18 @@ def cells(tx: Tx, ids: Collection[str] | None = None) -> list[Cell]:
 
 
 def last_entry(tx: Tx) -> int:
-    """The journal's newest number."""
+    """Return the newest id in the journal."""
     return int(tx.execute(select(func.coalesce(func.max(J.c.id), 0))).scalar_one())
 
 
 def moved_since(tx: Tx, entry: int, *, limit: int) -> list[tuple[int, WorkerId]]:
-    """Which workers the journal has entries about after this one, oldest first."""
+    """Return journal id and worker of the entries after this one, in ascending order."""
     statement = select(J.c.id, J.c.worker_id).where(J.c.id > entry).order_by(J.c.id).limit(limit)
     return [(i, WorkerId(w)) for i, w in tx.execute(statement)]
 
 
 def workers(tx: Tx, wanted: ListFilter) -> list[SeenWorker]:
-    """Newest last, at most `limit`."""
+    """Return at most `limit` workers, oldest first."""
     statement = select(W).where(W.c.state.in_(sorted(wanted.states)))
     named = ((W.c.profile, wanted.profile), (W.c.org, wanted.org), (W.c.node, wanted.node))
     for column, value in named:
@@ -99,13 +103,16 @@ def workers(tx: Tx, wanted: ListFilter) -> list[SeenWorker]:
 
 
 def named_like(tx: Tx, start: str, *, limit: int = 10) -> list[WorkerId]:
-    """Workers whose id begins so; the range is what an index can search in."""
+    """Return workers whose id starts with `start`.
+
+    The condition is a range, so that an index serves it.
+    """
     statement = select(W.c.id).where(W.c.id >= start, W.c.id < start + "~").order_by(W.c.id).limit(limit)
     return [WorkerId(i) for (i,) in tx.execute(statement)]
 
 
 def live_claims(tx: Tx, *, org: str = "", limit: int = 500) -> list[Claim]:
-    """Soonest to expire first."""
+    """Return live claims, those that expire first at the start."""
     statement = select(C).where(C.c.ended_at.is_(None))
     if org:
         statement = statement.where(C.c.org == org)
@@ -113,7 +120,7 @@ def live_claims(tx: Tx, *, org: str = "", limit: int = 500) -> list[Claim]:
 
 
 def claims_of(tx: Tx, journalled: Collection[str]) -> list[tuple[Claim, Request | None]]:
-    """These claims with the requests that asked for them, oldest first."""
+    """Return these claims with their requests, oldest first."""
     if not journalled:
         return []
     statement = select(C).where(C.c.id.in_(list(journalled))).order_by(C.c.epoch)
@@ -123,8 +130,9 @@ def claims_of(tx: Tx, journalled: Collection[str]) -> list[tuple[Claim, Request 
 
 
 def open_requests(tx: Tx, *, org: str = "", limit: int = 500) -> list[Request]:
-    """Those without an answer, longest waiting first: the waiting line, and those whose worker is being made hot. Ended requests are many and
-    have no part in either search."""
+    """Return requests without an answer, oldest first: those that wait, and those whose worker is
+    being bound. Ended requests are many; neither query reads them.
+    """
     waiting = select(R).where(R.c.state == RequestState.WAITING)
     unleased = (
         select(C.c.request_pk).where(C.c.ended_at.is_(None), C.c.lease_expires_at.is_(None)).limit(limit)
@@ -137,7 +145,10 @@ def open_requests(tx: Tx, *, org: str = "", limit: int = 500) -> list[Request]:
 
 
 def requests_called(tx: Tx, name: str, *, org: str = "") -> list[Request]:
-    """By key, or by the caller's own id, which several orgs may have used. Without an org the latter looks at every row."""
+    """Find requests by key, or by the caller's request id, which several orgs may have used.
+
+    Without an org, a search by request id reads every row.
+    """
     if name.startswith("r-") and (found := _requests(tx, select(R).where(R.c.pk == name))):
         return found
     statement = select(R).where(R.c.request_id == name)
@@ -145,14 +156,14 @@ def requests_called(tx: Tx, name: str, *, org: str = "") -> list[Request]:
 
 
 def ahead_of(tx: Tx, request: Request) -> int:
-    """How many requests of the same profile have waited longer."""
+    """Count the requests of the same profile that have waited longer."""
     older = (R.c.profile == request.profile, R.c.state == RequestState.WAITING, R.c.deadline_at > now())
     statement = select(func.count()).where(*older, R.c.created_at < request.created_at)
     return int(tx.execute(statement).scalar_one())
 
 
 def refusals(tx: Tx, *, within_s: float) -> dict[str, int]:
-    """How often the pool said no lately, by reason."""
+    """Count the refusals of the last `within_s` seconds by reason."""
     statement = (
         select(R.c.reason, func.count())
         .where(R.c.decided_at > plus(now(), -within_s), R.c.state == word(RequestState.REFUSED))
@@ -164,7 +175,9 @@ def refusals(tx: Tx, *, within_s: float) -> dict[str, int]:
 def busiest_orgs(
     tx: Tx, held: dict[OrgId, int], *, also: Collection[OrgId], limit: int
 ) -> tuple[list[Org], int]:
-    """Orgs that hold most and those asked for, then others that park or are capped; and how many there are in all."""
+    """Return the orgs that hold the most workers and those in `also`, then others that have parked
+    workers or a cap; and the number of all orgs.
+    """
     top = [*sorted(held, key=lambda o: (-held[o], o))[:limit], *also]
     found = [rows.org(r) for r in tx.execute(select(O).where(O.c.id.in_(top)))]
     if len(found) < limit:
@@ -175,13 +188,16 @@ def busiest_orgs(
 
 
 def parked_by_org(tx: Tx) -> dict[OrgId, int]:
-    """Parked workers by org, counted: the org's own counter moves only where a floor or a cap needs it."""
+    """Count the parked workers of each org.
+
+    The org's own counter is kept only if it has a floor or a hot-idle cap.
+    """
     statement = select(W.c.org, func.count()).where(W.c.state == State.HOT_IDLE).group_by(W.c.org)
     return {OrgId(o): n for o, n in tx.execute(statement)}
 
 
 def unused(tx: Tx) -> list[Unused]:
-    """What is kept reserved while nobody uses it."""
+    """Return the resources that unclaimed workers reserve."""
     statement = (
         select(W.c.profile, W.c.state, func.count(), func.sum(W.c.cpu_millicores), func.sum(W.c.memory_mib))
         .where(W.c.state.in_(sorted(_UNUSED)))
@@ -191,7 +207,7 @@ def unused(tx: Tx) -> list[Unused]:
 
 
 def overdue(tx: Tx, profile: ProfileName, *, idle_s: float) -> int:
-    """Idle workers of a profile that have been so for longer than this."""
+    """Count the workers of a profile that have been idle for at least `idle_s` seconds."""
     statement = select(func.count()).where(
         W.c.state == State.IDLE, W.c.profile == profile, W.c.ready_at <= plus(now(), -idle_s)
     )
@@ -199,7 +215,7 @@ def overdue(tx: Tx, profile: ProfileName, *, idle_s: float) -> int:
 
 
 def parked_overdue(tx: Tx, *, for_s: float) -> int:
-    """Parked workers whose time was over so long ago."""
+    """Count the parked workers whose TTL ended at least `for_s` seconds ago."""
     statement = select(func.count()).where(
         W.c.state == State.HOT_IDLE, W.c.hot_idle_until <= plus(now(), -for_s)
     )
@@ -207,13 +223,16 @@ def parked_overdue(tx: Tx, *, for_s: float) -> int:
 
 
 def leaving_busy(tx: Tx, *, limit: int = 50) -> list[SeenWorker]:
-    """Workers in use whose pod is about to go."""
+    """Return busy workers that are marked as leaving."""
     statement = select(W).where(W.c.leaving_since.is_not(None), W.c.state.in_(sorted(CLAIMED)))
     return [rows.seen(r) for r in tx.execute(statement.order_by(W.c.id).limit(limit))]
 
 
 def moves_by_minute(tx: Tx, *, minutes: int, newest: int) -> list[Moves]:
-    """The last minutes of the journal, counted; only its `newest` entries, so that a busy pool's hour costs no more than that."""
+    """Count the moves of the last minutes.
+
+    Reads only the `newest` entries of the journal, which bounds the cost in a busy pool.
+    """
     since = int(tx.execute(select(func.coalesce(func.max(J.c.id), 0))).scalar_one()) - newest
     ago = minutes_ago(J.c.at)
     profile = func.coalesce(W.c.profile, "")

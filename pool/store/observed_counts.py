@@ -1,5 +1,9 @@
-"""What passes saw when they last looked, as counts: the exporter has no view of the cluster of its own. Beside them what happened to the pool from
-outside (Redis emptied, a verb forbidden), counted with the moment of the last time, since nothing else in the table would show it."""
+"""What passes counted in their last run. The exporter reads it from here, because it does not watch
+the cluster itself.
+
+The same table has events from outside of the pool (Redis emptied, a verb forbidden), with their
+number and last time.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +18,21 @@ from pool.store.engine import Tx
 from pool.store.schema import sightings as T
 from pool.store.sql import now, younger_than
 
-# Where what happened from outside is kept, beside the names of passes.
+# The value of the column `pass` for events from outside.
 _OUTSIDE = "outside"
 _EMPTIED = "broker_emptied"
 _FORBIDDEN = "forbidden "
 
 
 class ForbiddenVerb(NamedTuple):
-    """A call that the API server said no to."""
+    """A call that the API server refused as forbidden."""
 
     what: str
     at: datetime
 
 
 def record(tx: Tx, name: str, seen: Mapping[str, int]) -> None:
-    """In place of what this pass saw before."""
+    """Replace the counts of this pass."""
     if not seen:
         return
     values = [
@@ -44,12 +48,15 @@ def record(tx: Tx, name: str, seen: Mapping[str, int]) -> None:
 
 
 def every(tx: Tx) -> dict[str, int]:
-    """The newest count of everything that was ever looked for."""
+    """Return the newest value of every count."""
     return {r.what: int(r._mapping["count"]) for r in tx.execute(select(T))}
 
 
 def broker_found_empty(tx: Tx) -> None:
-    """Redis has nothing of ours. The first time that is how it should be; after that somebody has emptied it."""
+    """Record that Redis contains no key of the pool.
+
+    This is normal the first time; later it means that Redis was emptied.
+    """
     statement = postgresql.insert(T).values({"pass": _OUTSIDE, "what": _EMPTIED, "count": 0, "at": now()})
     tx.execute(
         statement.on_conflict_do_update(
@@ -59,19 +66,19 @@ def broker_found_empty(tx: Tx) -> None:
 
 
 def forbidden(tx: Tx, verb: str, resource: str) -> None:
-    """The API server has just said that we may not."""
+    """Record that the API server has forbidden this verb on this resource."""
     record(tx, _OUTSIDE, {f"{_FORBIDDEN}{verb} {resource}": 1})
 
 
 def broker_emptied_at(tx: Tx) -> datetime | None:
-    """When Redis was last found emptied."""
+    """Return when Redis was last found empty, except for the first time."""
     found = select(T.c.at).where(T.c["pass"] == _OUTSIDE, T.c.what == _EMPTIED, T.c["count"] > 0)
     at: datetime | None = tx.execute(found).scalar_one_or_none()
     return at
 
 
 def forbidden_within(tx: Tx, seconds: float) -> list[ForbiddenVerb]:
-    """What the API server has forbidden lately, by verb and resource."""
+    """Return the verbs and resources that the API server has forbidden in the last `seconds`."""
     found = select(T.c.what, T.c.at).where(
         T.c["pass"] == _OUTSIDE, T.c.what.startswith(_FORBIDDEN), younger_than(T.c.at, seconds)
     )

@@ -1,7 +1,7 @@
-"""Rows as far as their pods are concerned, read as a stream: a pass compares all that live with what the cluster says, and holds a few at a time.
+"""Read all live rows, page by page, with the fields that passes compare with pods.
 
-They are read page by page in an order that no move changes, each page a statement of its own: every row that lives throughout is met once, as it is then, and no
-transaction is held open meanwhile.
+The pages are in an order that no move changes, and each page is a statement of its own. So every
+row that is live throughout is read once, in its state at that time, and no transaction stays open.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ T = TypeVar("T", bound=str)
 _AT_A_TIME = 2_000
 
 
-class Glimpse(NamedTuple):
-    """A row's side of what it has in common with its pod. The state is the plain word of the table."""
+class ScannedRow(NamedTuple):
+    """The fields of a row that its pod's labels and annotations repeat.
+
+    `state` is the text of the column.
+    """
 
     id: WorkerId
     state: str
@@ -33,8 +36,8 @@ class Glimpse(NamedTuple):
     pod_uid: str | None
 
 
-def live(tx: Tx, *, states: frozenset[State] = LIVE) -> Iterator[Glimpse]:
-    """All rows in these states."""
+def live(tx: Tx, *, states: frozenset[State] = LIVE) -> Iterator[ScannedRow]:
+    """Yield all rows in these states."""
     columns = (W.c.id, W.c.state, W.c.epoch, W.c.org, W.c.claim_id, W.c.pod_uid)
     place = (W.c.profile, W.c.revision, W.c.id)
     page = select(*columns, W.c.profile, W.c.revision).where(W.c.state.in_(words(states)))
@@ -42,7 +45,7 @@ def live(tx: Tx, *, states: frozenset[State] = LIVE) -> Iterator[Glimpse]:
     statement = page
     while found := tx.execute(statement).all():
         for row in found:
-            yield Glimpse._make(row[: len(columns)])
+            yield ScannedRow._make(row[: len(columns)])
         last = found[-1]
         statement = page.where(
             tuple_(*place) > tuple_(literal(last.profile), literal(last.revision), literal(last.id))
@@ -50,13 +53,13 @@ def live(tx: Tx, *, states: frozenset[State] = LIVE) -> Iterator[Glimpse]:
 
 
 def claimable_ids(tx: Tx, profile: ProfileName) -> Sequence[WorkerId]:
-    """The unclaimed workers of one profile, in an order that no move changes."""
+    """Return the unclaimed workers of one profile, in an order that no move changes."""
     asked = select(W.c.id).where(W.c.profile == profile, W.c.state.in_(words(CLAIMABLE))).order_by(W.c.id)
     return tx.execute(asked).scalars().all()
 
 
 def live_among(tx: Tx, names: Sequence[str]) -> set[WorkerId]:
-    """Which of these are live rows."""
+    """Return which of these names are live rows."""
     found: set[WorkerId] = set()
     for some in _pages(names):
         statement = select(W.c.id).where(W.c.id.in_(some), W.c.state.in_(words(LIVE)))
@@ -65,7 +68,7 @@ def live_among(tx: Tx, names: Sequence[str]) -> set[WorkerId]:
 
 
 def unmoved_for(tx: Tx, ids: Sequence[WorkerId], seconds: float) -> int:
-    """How many of these have been in their state for longer than this."""
+    """Count the workers that have been in their state for more than this number of seconds."""
     count = select(func.count()).select_from(W).where(W.c.state_since < plus(now(), -float(seconds)))
     return sum(tx.execute(count.where(W.c.id.in_(some))).scalar_one() for some in _pages(ids))
 

@@ -1,7 +1,9 @@
-"""What the table says once the database's clock has stepped back: times that lie ahead of it. Their age is not known, so it is counted from now on: nothing is
-kept for as long as the step was, and nothing ends before its whole time is over.
+"""Repair times in the future after the database's clock has stepped back. Their age is not known,
+so they are set to now: no row stays longer by the length of the step, and no lease, TTL or wait is
+cut short.
 
-Times that only spare work (last attempt, last success, sent, decided, missed, canary) need no repair: `sql.younger_than` holds none from the future for young.
+Times that only save work (last attempt, last success, sent, decided, missed, canary) need no
+repair: `sql.younger_than` ignores a time in the future.
 """
 
 from __future__ import annotations
@@ -21,13 +23,15 @@ _UNCLAIMED = (State.SPAWNING, State.IDLE, State.HOT_IDLE, State.DRAINING)
 
 
 def count_from_now(tx: Tx, *, limit: int) -> int:
-    """Let what lies ahead begin now, at most `limit` rows of each kind; how many there were. In the order of before, so that a line of waiters
-    stays one."""
+    """Set times in the future to now, at most `limit` rows of each kind, and return the number of rows.
+
+    Rows keep their order, so that waiters keep theirs.
+    """
     return _states(tx, limit) + _heartbeats(tx, limit) + _waits(tx, limit) + _leases(tx, limit)
 
 
 def _states(tx: Tx, limit: int) -> int:
-    """Every time on an unclaimed worker's row is that of its last move."""
+    """Repair unclaimed workers. Every time in such a row is the time of its last move."""
     columns = (W.c.id, W.c.epoch, W.c.state, W.c.hot_idle_since, W.c.hot_idle_until)
     found = select(*columns).where(W.c.state.in_(words(_UNCLAIMED)), ahead(W.c.state_since))
     rows = _locked(tx, found.order_by(W.c.state_since, W.c.id), limit)
@@ -61,7 +65,7 @@ def _waits(tx: Tx, limit: int) -> int:
 
 
 def _leases(tx: Tx, limit: int) -> int:
-    """A holder gets a whole lease from now on, never less than it was promised."""
+    """Give the holder a whole lease from now, never less than it was promised."""
     late = C.c.lease_expires_at > plus(now(), C.c.lease_s + AHEAD_S)
     found = select(C.c.id).where(C.c.ended_at.is_(None), late)
     ids = [row.id for row in _locked(tx, found.order_by(C.c.id), limit)]
@@ -71,5 +75,5 @@ def _leases(tx: Tx, limit: int) -> int:
 
 
 def _locked(tx: Tx, found: Select[Any], limit: int) -> list[Any]:
-    """What somebody else is writing gets a time of its own."""
+    """Lock rows. Rows that another transaction has locked are skipped: it writes a new time."""
     return list(tx.execute(found.limit(limit).with_for_update(skip_locked=True)))

@@ -1,8 +1,9 @@
-"""What unused workers cost: exact, durable, and without a lock on any claim's way.
+"""The cost of unused workers: exact, durable, and without a lock in the path of a claim.
 
-A life is made of spells; five kinds of them are use of a machine that serves nobody (`Spell`). The trigger that guards a move
-adds the spell that it ends to the worker's own row, which that UPDATE writes anyway; when the life ends its sums go over to `idle_spent`.
-The spells that have not ended are added when somebody looks (`pool.store.gauges`), in the same snapshot, so that the figure never goes back.
+A worker is unused in five kinds of periods (`IdleReason`). The trigger on a move adds the period
+that ends to the worker's own row, which that UPDATE writes anyway. When the worker ends, its sums
+are added to `idle_spent`. Periods that have not ended are added when the cost is read
+(`pool.store.gauges`), in the same snapshot, so that the total never decreases.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from enum import StrEnum
 from pool.core.states import TERMINAL, State
 
 
-class Spell(StrEnum):
-    """Why a worker's machine served nobody."""
+class IdleReason(StrEnum):
+    """Why a worker reserves resources without serving a claim."""
 
     STARTING = "starting"
     WARM = "warm"
@@ -22,8 +23,9 @@ class Spell(StrEnum):
     LEAVING = "leaving"
 
 
-# What is kept on the row until its life ends. Leaving is the last spell: it ends with the life.
-KEPT = (Spell.STARTING, Spell.WARM, Spell.PARKED, Spell.OVERDUE)
+# The reasons whose seconds are stored on the row until the worker ends. `leaving` is the last
+# period and ends with the worker.
+KEPT = (IdleReason.STARTING, IdleReason.WARM, IdleReason.PARKED, IdleReason.OVERDUE)
 _ENDED = ", ".join(f"'{s}'" for s in sorted(TERMINAL))
 ENDS = f"NEW.state IN ({_ENDED}) AND OLD.state NOT IN ({_ENDED})"
 
@@ -42,7 +44,7 @@ SPENDING = f"""  IF NEW.state <> OLD.state THEN
 SETTLING = f"""    IF {ENDS} THEN
       INSERT INTO idle_spent (profile, reason, vcpu_s, gib_s)
         SELECT NEW.profile, spell.reason, spell.s * NEW.cpu_millicores / 1000.0, spell.s * NEW.memory_mib / 1024.0
-        FROM (VALUES {", ".join(f"('{s}', NEW.{s}_s)" for s in KEPT)}, ('{Spell.LEAVING}', CASE WHEN OLD.state = '{State.DRAINING}'
+        FROM (VALUES {", ".join(f"('{s}', NEW.{s}_s)" for s in KEPT)}, ('{IdleReason.LEAVING}', CASE WHEN OLD.state = '{State.DRAINING}'
           THEN GREATEST(0, EXTRACT(EPOCH FROM NEW.state_since - OLD.state_since))::float8 ELSE 0 END)) AS spell (reason, s)
         WHERE spell.s > 0 ORDER BY spell.reason
       ON CONFLICT (profile, reason) DO UPDATE

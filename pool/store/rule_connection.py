@@ -1,5 +1,8 @@
-"""One connection of its own for a thread that asks the same question all the time. It leaves out what SQLAlchemy does around every statement,
-which costs as much as the statement. Opened at first use, and anew after anything went wrong."""
+"""A database connection for one thread that calls the same rules all the time.
+
+It avoids the work that SQLAlchemy does for each statement, which costs as much as the statement
+itself. It is opened at first use and reopened after an error.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ from pool.store.errors import translated
 
 
 class RuleConnection:
-    """Asks as `Store.ask` does. For one thread at a time."""
+    """Runs statements as `Store.ask` does. For one thread at a time."""
 
     def __init__(self, store: Store) -> None:
         self._engine = store.engine
         self._connection: Any = None
 
     def ask(self, statement: str, argument: str) -> str | None:
-        """The one value that a statement gives, by itself a transaction."""
+        """Run a statement as a transaction of its own and return its single value."""
         driver: Any = self._engine.dialect.loaded_dbapi
         with translated():
             try:
