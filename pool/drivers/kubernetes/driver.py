@@ -16,7 +16,6 @@ from pool.core.errors import InvalidInput, Refused, Transient
 from pool.core.names import DNS_LABEL, DNS_LABEL_RULE
 from pool.core.settings import KubernetesSettings, Profile
 from pool.core.threads import Threads
-from pool.drivers.asking import ask
 from pool.drivers.kubernetes import changes, decoding, manifests
 from pool.drivers.kubernetes.anchor import Anchor
 from pool.drivers.kubernetes.api import CONFLICT, NOT_FOUND, ApiCall, KubeApi
@@ -42,6 +41,7 @@ from pool.drivers.port import (
     StampResult,
     Word,
 )
+from pool.drivers.self_report import read_self_report
 
 # How long a watch that nobody speaks on takes to notice that it should stop.
 _STOP_WITHIN_S = 0.2
@@ -146,7 +146,7 @@ class KubernetesDriver:
         endpoint = now.pod.endpoint
         if not endpoint:
             return Word.SILENT
-        return ask(endpoint, timeout_s=self._call_timeout_s, clock=self._clock)
+        return read_self_report(endpoint, timeout_s=self._call_timeout_s, clock=self._clock)
 
     def companions(self) -> tuple[str, ...]:
         return self._companions.names(following=self._following.is_set())

@@ -18,7 +18,6 @@ import structlog
 from pool.core.clock import Clock
 from pool.core.errors import Transient
 from pool.core.ids import RandomIds
-from pool.drivers.asking import ask
 from pool.drivers.local import process, starting
 from pool.drivers.local.ending import Ender
 from pool.drivers.local.podfile import Memo, PodLock, Record, Shelf, replace_file
@@ -38,6 +37,7 @@ from pool.drivers.port import (
     StampResult,
     Word,
 )
+from pool.drivers.self_report import read_self_report
 
 log = structlog.get_logger(__name__)
 
@@ -134,7 +134,7 @@ class LocalDriver:
             return Word.UNUSED
         if not now.endpoint:
             return Word.SILENT
-        return ask(now.endpoint, timeout_s=self._call_timeout_s, clock=self._clock)
+        return read_self_report(now.endpoint, timeout_s=self._call_timeout_s, clock=self._clock)
 
     def companions(self) -> tuple[str, ...]:
         with _translated():

@@ -12,7 +12,7 @@ from pool.drivers.port import Word
 LONGEST_S = 2.0
 
 
-def ask(endpoint: str, *, timeout_s: float, clock: Clock) -> Word:
+def read_self_report(endpoint: str, *, timeout_s: float, clock: Clock) -> Word:
     """What `GET /sessions` says. No answer, or one that makes no sense, is silence."""
     call = HttpCall(method="GET", url=f"{endpoint}/sessions")
     try:
