@@ -185,10 +185,10 @@ def _kubernetes_api(
 ) -> KubeApi:
     from pool.drivers.kubernetes import access
     from pool.drivers.kubernetes.api import KubeApi
-    from pool.drivers.kubernetes.rights import Look, Right
+    from pool.drivers.kubernetes.rights import DoctorRight, Right
     from pool.drivers.kubernetes.throttle import Throttle
 
-    def called(asked: Right | Look, code: int) -> None:
+    def called(asked: Right | DoctorRight, code: int) -> None:
         metrics.api_calls.labels(asked.verb, asked.resource, str(code)).inc()
         # Nodes, and what only a check-up looks at, need not be readable; without them the rest works.
         if code == _FORBIDDEN and isinstance(asked, Right) and not asked.of_the_cluster:

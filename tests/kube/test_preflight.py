@@ -20,7 +20,7 @@ from pool import wiring
 from pool.core.settings import KubernetesSettings, PoolSettings, Profile, Settings
 from pool.drivers.kubernetes import manifests
 from pool.drivers.kubernetes.inspecting import Inspector
-from pool.drivers.kubernetes.rights import Look, Right
+from pool.drivers.kubernetes.rights import DoctorRight, Right
 from pool.ops.doctor import Finding, Level, Patient, clocks, cluster, disruption, starting
 from pool.ops.doctor.checks import run_all
 from tests.support.kube_any import RBAC, Cluster, ClusterUser
@@ -43,7 +43,7 @@ CHECKS = (
     clocks.differences,
 )
 NODEPOOLS = "/apis/karpenter.sh/v1/nodepools"
-REVIEWS = ("create", Look.REVIEW_OUR_ACCESS.resource)
+REVIEWS = ("create", DoctorRight.REVIEW_OUR_ACCESS.resource)
 
 
 def settings_of(kubeconfig: Path, namespace: str, *profiles: Profile, **changes: Any) -> Settings:
@@ -71,7 +71,7 @@ def user_without(cluster: Cluster, namespace: str, right: Right) -> ClusterUser:
 
 
 def lacking(inspector: Inspector) -> set[Right]:
-    return {lack.right for lack in inspector.lacking()}
+    return {lack.right for lack in inspector.missing_rights()}
 
 
 def test_under_the_role_beside_the_driver_nothing_is_missing_and_nothing_is_refused(

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pool.core.settings import Profile
-from pool.drivers.kubernetes.manifests import NOBODY
+from pool.drivers.kubernetes.manifests import UNCLAIMED
 from pool.drivers.kubernetes.rights import NotAllowed
 from pool.drivers.port import Stamp
 from pool.ops.doctor.finding import Finding, Level, Patient, ok, unchecked
 
 if TYPE_CHECKING:
-    from pool.drivers.kubernetes.around import NodePool, PriorityClass
+    from pool.drivers.kubernetes.cluster_policies import NodePool, PriorityClass
 
 BUSY = Stamp(org=None, claim_id=None, epoch=0, busy=True)
 # Cluster Autoscaler does not scale up for pods with a lower priority.
@@ -37,7 +37,7 @@ def budget(patient: Patient) -> Iterator[Finding]:
     fix = apply.replace("NAMESPACE", patient.cluster.namespace)
     for name, profile in patient.settings.profiles.items():
         busy = [b for b in budgets if b.selects(patient.cluster.labels(profile, BUSY))]
-        idle = [b for b in budgets if b.selects(patient.cluster.labels(profile, NOBODY))]
+        idle = [b for b in budgets if b.selects(patient.cluster.labels(profile, UNCLAIMED))]
         names = ", ".join(b.metadata.name for b in busy)
         if not busy:
             yield _bad(

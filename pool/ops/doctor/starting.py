@@ -22,7 +22,7 @@ from pool.ops.doctor.checks import run_all
 from pool.ops.doctor.finding import Check, Level, Patient
 
 if TYPE_CHECKING:
-    from pool.drivers.kubernetes.inspecting import Inspector, Lack
+    from pool.drivers.kubernetes.inspecting import Inspector, MissingRight
 
 log = structlog.get_logger(__name__)
 
@@ -53,7 +53,7 @@ def assert_rights(settings: Settings) -> None:
     quick = replace(settings.pool, call_timeout_s=min(_CALL_S, settings.pool.call_timeout_s))
     with closing(wiring.open_cluster(replace(settings, pool=quick))) as inspector:
         try:
-            found = cluster.missing(inspector, _lacking(inspector))
+            found = cluster.missing(inspector, _missing_rights(inspector))
         except (Transient, Refused) as exc:
             # The API server does not answer, or does not allow access reviews. A missing permission shows on
             # first use.
@@ -79,12 +79,12 @@ def look_around(settings: Settings) -> None:
         patient.close()
 
 
-def _lacking(inspector: Inspector) -> Sequence[Lack]:
+def _missing_rights(inspector: Inspector) -> Sequence[MissingRight]:
     clock, never = SystemClock(), threading.Event()
-    lacking = inspector.lacking()
+    missing_rights = inspector.missing_rights()
     for pause in _AGAIN.pauses():
-        if not any(lack.vital for lack in lacking):
+        if not any(lack.vital for lack in missing_rights):
             break
         clock.wait(never, pause)
-        lacking = inspector.lacking()
-    return lacking
+        missing_rights = inspector.missing_rights()
+    return missing_rights
