@@ -1,4 +1,6 @@
-"""Which messages are served: those in bounds, from an authenticated sender, and not served before. The others are dropped or refused."""
+"""Decide which messages are served: within bounds, from an authenticated sender, and not served
+before. The others are dropped or refused.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ log = structlog.get_logger(__name__)
 
 
 class Admission:
-    """Holds the messages of a delivery until the broker was asked about their nonces. One that raises costs no other its answer."""
+    """Holds the messages of a delivery until the broker was queried for their nonces. One that
+    fails does not affect the others.
+    """
 
     def __init__(
         self, mailbox: Mailbox, authenticator: Authenticator, dropped: Dropped, limit_bytes: int
@@ -32,7 +36,7 @@ class Admission:
 
     @property
     def is_holding(self) -> bool:
-        """Whether messages are still to be served. Nothing more is to be taken until then."""
+        """Whether messages are held. No further messages may be taken before they are served."""
         return bool(self._held or self._suspects)
 
     @property
@@ -40,7 +44,7 @@ class Admission:
         return [*self._held, *self._suspects]
 
     def admit(self, came: Delivery) -> list[TaskReply]:
-        """Hold those that may be served. Returns the replies to those that are refused."""
+        """Hold the messages that may be served. Return the replies to the refused ones."""
         refused: list[TaskReply] = []
         self._dropped.add(DropReason.TOO_LARGE, came.too_large)
         self._dropped.flush()
@@ -48,14 +52,17 @@ class Admission:
             try:
                 if reply := self._admit(raw, came.now_s):
                     refused.append(reply)
-            except Exception:  # one message's trouble, whatever it is, is its own
+            except Exception:  # one message must not affect the others
                 log.exception("message_not_read")
                 self._dropped.add(DropReason.ERROR)
         return refused
 
     def unspent(self, replies: list[TaskReply]) -> list[Taken]:
-        """Return those that may be served, and add the replies to the others. If the broker cannot be asked whether one of them was served before, this
-        raises and they are held; requests that are not signed have nothing to ask about."""
+        """Return the messages that may be served, and add the replies to the others.
+
+        If the broker cannot be queried for the nonces, this raises and the messages stay held.
+        Unsigned requests have no nonces.
+        """
         if not self._held and self._suspects:
             self._held.append(self._suspects.pop())
         if not self._held:
@@ -67,7 +74,7 @@ class Admission:
             if self._authenticator.is_on:
                 raise
             log.warning("messages_not_kept", count=len(self._held), cause=str(exc))
-        except Exception:  # one of them is to blame, and only that one is dropped
+        except Exception:  # only the one that fails is dropped
             log.exception("messages_not_kept", count=len(self._held))
             self._suspect()
             return []
@@ -93,7 +100,7 @@ class Admission:
         return None
 
     def _suspect(self) -> None:
-        """Have those that failed together tried one at a time; one that fails by itself is dropped."""
+        """Retry messages that failed together one at a time. One that fails by itself is dropped."""
         if len(self._held) == 1:
             self._dropped.add(DropReason.ERROR)
         else:

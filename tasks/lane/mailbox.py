@@ -1,7 +1,9 @@
-"""The lane's side of Redis: messages are taken several at a time, answers and acknowledgements leave together.
+"""The lane's access to Redis: messages are taken in batches; answers and acknowledgements are sent
+together.
 
-What our own client sends is taken without a receipt: it asks again by itself. What any other Celery client sends is kept where kombu
-keeps unacknowledged messages, in kombu's own form, until it is answered; if this process dies, any of our workers restores it.
+Messages of our own client are taken without a copy: that client sends them again by itself.
+Messages of other Celery clients are kept where kombu keeps unacknowledged messages, in kombu's
+format, until they are answered. If this process dies, any other worker restores them.
 """
 
 from __future__ import annotations
@@ -27,15 +29,16 @@ from tasks.options import LANE
 log = structlog.get_logger(__name__)
 
 BLOCK_S = 1
-# Queues that are looked at in one round trip, and the most that is taken from one of several before the others have had their turn.
+# The most queues to read in one round trip, and the least share of messages of each queue.
 MOST_QUEUES = 256
 LEAST_SHARE = 10
-# Bytes that are taken in one round trip, beyond the message with which they are reached.
+# The most bytes to take in one round trip, not counting the message that exceeds it.
 MOST_BYTES = 2_000_000
-# The name of the queue and the frame around a message.
+# The size of the name of the queue and the frame of a message.
 _FRAME_BYTES = 64_000
-# Takes up to ARGV[2] messages from each list in turn, ARGV[1] messages and ARGV[3] bytes in all. A message of more than ARGV[4] bytes is dropped here: it
-# never leaves the broker. Returns how many lists were looked at, how many messages were dropped, and the messages.
+# Takes up to ARGV[2] messages from each list in turn, ARGV[1] messages and ARGV[3] bytes in all.
+# Messages of more than ARGV[4] bytes are dropped in the broker. Returns the number of lists that
+# were read, the number of dropped messages, and the messages.
 _TAKE = """
 local room, share, bytes, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local found, dropped = {}, 0
@@ -44,15 +47,16 @@ for place, queue in ipairs(KEYS) do
     if #found >= room or bytes <= 0 then return {turn == 1 and place - 1 or place, dropped, found} end
     local message = redis.call('RPOP', queue)
     if not message then break end
-    if #message > limit then dropped = dropped + 1 else found[#found + 1] = message; bytes = bytes - #message end
+    if #message > limit then dropped = dropped + 1
+    else found[#found + 1] = message; bytes = bytes - #message end
   end
 end
 return {#KEYS, dropped, found}
 """
-# Answers on a reply list that are not read; older ones give way.
+# The most unread answers on a reply list. Older ones are dropped.
 MOST_UNREAD = 10_000
 _UNACKED, _UNACKED_INDEX = "unacked", "unacked_index"
-# Keeps messages where kombu keeps what is unacknowledged, by the broker's own time.
+# Keeps messages where kombu keeps unacknowledged ones, scored with the broker's time.
 _KEEP = """
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
@@ -61,12 +65,16 @@ for n = 1, #ARGV, 2 do
   redis.call('HSET', KEYS[2], ARGV[n], ARGV[n + 1])
 end
 """
-# Stores an answer and tells who waits for it, unless there is one already.
-_SPARE = "if redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2], 'NX') then redis.call('PUBLISH', KEYS[1], ARGV[1]) end"
+# Stores an answer and notifies the waiting caller, unless there is already an answer.
+_SPARE = """
+if redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2], 'NX') then
+  redis.call('PUBLISH', KEYS[1], ARGV[1])
+end
+"""
 
 
 class Mailbox:
-    """Any thread may use it; one at a time takes."""
+    """Any thread may use it, but only one at a time may take."""
 
     def __init__(self, url: str, *, celery: Celery, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -78,8 +86,11 @@ class Mailbox:
         self._tags = map(f"lane.{RandomIds().token()}.{{}}".format, itertools.count())
 
     def take(self, most: int, queues: Sequence[str] = (LANE,)) -> Delivery:
-        """What is there, at most `most`. Queues take turns, each with a small share, so that none waits behind a full one. Once all of them were found
-        empty, waits a moment for the first message of any."""
+        """Take up to `most` messages.
+
+        The queues take turns, each with a small share, so that none waits behind a full one. Once
+        all queues were empty, wait up to a second for the first message of any.
+        """
         self._next %= len(queues)
         order = [*queues[self._next :], *queues[: self._next]]
         return self._wait(order) if self._found_empty >= len(queues) else self._look(most, order)
@@ -98,7 +109,8 @@ class Mailbox:
         try:
             first, time = self._incoming.ask(("BRPOP", *order, BLOCK_S), ("TIME",))
         except ReplyTooLarge:
-            # It was taken from its queue; the rest of it stays with the broker, which drops it with the connection.
+            # The message was removed from its queue. The broker discards the rest of it with the
+            # connection.
             self._found_empty = 0
             return Delivery(messages=[], now_s=0.0, too_large=1)
         if first is None:
@@ -108,11 +120,13 @@ class Mailbox:
         return Delivery(messages=[first[1]], now_s=_seconds(time))
 
     def tagged(self, message: IncomingMessage, proven: Proven) -> Taken:
-        """A message as taken, under a tag of its own if its sender does not send it again."""
+        """Return a message as taken, with a tag if its sender does not send it again."""
         return Taken(message=message, proven=proven, tag="" if message.asks_again else next(self._tags))
 
     def keep(self, taken: Sequence[Taken]) -> dict[str, str]:
-        """Keep those whose senders do not send them again, by the broker's time. Returns the values of the nonces that are spent."""
+        """Keep a copy of messages whose senders do not send them again. Return the values of the
+        spent nonces.
+        """
         commands: list[tuple[Any, ...]] = []
         if kept := [t for t in taken if t.tag]:
             messages = (part for t in kept for part in (t.tag, t.message.kept(t.tag, LANE)))
@@ -125,7 +139,7 @@ class Mailbox:
         return {nonce: value.decode() for nonce, value in values if value is not None}
 
     def hand_back(self, taken: Sequence[Taken]) -> None:
-        """Put them back where the next process takes them."""
+        """Put messages back into the queue, for the next process."""
         self._outgoing.ask(
             ("MULTI",),
             ("RPUSH", LANE, *(t.message.raw for t in taken)),
@@ -134,7 +148,7 @@ class Mailbox:
         )
 
     def post(self, replies: Sequence[TaskReply], late: Sequence[LateReply] = ()) -> None:
-        """Deliver answers and acknowledgements in one round trip."""
+        """Send answers and acknowledgements in one round trip."""
         lists: dict[str, list[str]] = defaultdict(list)
         commands: list[tuple[Any, ...]] = []
         for reply in replies:
@@ -147,7 +161,7 @@ class Mailbox:
                     lists[message.address].append(_meta(message.task_id, state, result))
                 else:
                     commands += self._stored(message.task_id, state, result, spare=reply.spare)
-            # An answer that is no JSON costs its own caller only.
+            # An answer that is not JSON affects only its own caller.
             except (TypeError, ValueError, RecursionError):
                 log.exception("answer_not_encoded", task=message.task, task_id=message.task_id)
         for each in late:
@@ -156,11 +170,13 @@ class Mailbox:
             else:
                 commands += self._stored(each.to.task_id, "SUCCESS", each.answer.__json__())
         commands += _pushes(lists)
-        # After the answers: a process that dies in between has them answered once more rather than not at all.
+        # After the answers: if the process dies in between, the calls are answered twice rather
+        # than never.
         commands += _spent_nonces(replies)
         commands += _acknowledgements([reply.taken for reply in replies])
         if commands:
-            # Together or not at all: a broker that refuses the answers must not acknowledge the calls.
+            # In one transaction: if the broker refuses the answers, it must not acknowledge the
+            # calls.
             self._outgoing.ask(("MULTI",), *commands, ("EXEC",))
 
     def close(self) -> None:
@@ -168,7 +184,7 @@ class Mailbox:
         self._outgoing.close()
 
     def _stored(self, task_id: str, state: str, result: Any, *, spare: bool = False) -> list[tuple[Any, ...]]:
-        """As Celery's Redis backend stores a result, where `.get()` finds it."""
+        """Return the commands that store a result as Celery's Redis backend does, for `.get()`."""
         backend: Any = self._celery.backend
         done = self._celery.now().astimezone(UTC).isoformat()
         text = _meta(task_id, state, result, children=[], date_done=done)

@@ -45,7 +45,9 @@ def rights(patient: Patient) -> Iterator[Finding]:
 def missing(cluster: Inspector, missing_rights: Sequence[MissingRight]) -> list[Finding]:
     """Return one finding for each resource with missing permissions."""
     resources = dict.fromkeys(lack.right.resource for lack in missing_rights)
-    return [_missing(cluster, [lack for lack in missing_rights if lack.right.resource == r]) for r in resources]
+    return [
+        _missing(cluster, [lack for lack in missing_rights if lack.right.resource == r]) for r in resources
+    ]
 
 
 def _missing(cluster: Inspector, lacks: Sequence[MissingRight]) -> Finding:
