@@ -26,7 +26,7 @@ PORT_HINT = "PORT"
 
 INHERITED = frozenset(
     {
-        "HOME", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "PYTHONPATH", "SSL_CERT_FILE",
-        "TMPDIR", "TZ", "USER", "VIRTUAL_ENV",
+        "HOME", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "PYTHONPATH",
+        "SSL_CERT_FILE", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV",
     }
 )  # fmt: skip

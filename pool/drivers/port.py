@@ -96,7 +96,7 @@ class Stamp:
 def signature(*, busy: bool, epoch: int, claim_id: str | None, org: str | None) -> Signature:
     """Return the metadata of a pod that has this stamp and no trace of another org.
 
-    If the signature of a pod is equal, the pod `says` the stamp. If not, the pod must be compared
+    If the signature of a pod is equal, the pod has the stamp. If not, the pod must be compared
     in detail.
     """
     if busy:

@@ -46,7 +46,7 @@ class Deciding:
         self._ttl_max_s = deps.settings.pool.hot_idle_ttl_max_s
 
     def decide(self, taken: Sequence[Taken], replies: Replies) -> None:
-        """Add the replies that are known now, and the effects."""
+        """Add the replies that can be given now, and the effects."""
         calls: list[tuple[Taken, LaneCall]] = []
         for each in taken:
             call = self._parsed(each)

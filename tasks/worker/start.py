@@ -80,7 +80,7 @@ def _started(**_: Any) -> None:
         _begin("fallback", lambda: fallback.watch_over(deps, app.stopping))
     elif app.role == PASSES:
         _begin("pod cache", _keep_cache)
-        threading.Thread(target=_look_around, name="preflight", daemon=True).start()
+        threading.Thread(target=_log_start_checks, name="preflight", daemon=True).start()
 
 
 @signals.task_postrun.connect
@@ -108,11 +108,11 @@ def _begin(name: str, target: Any) -> None:
     app.closing.callback(app.watched.start(name, target, stop=app.stopping).join, _JOIN_S)
 
 
-def _look_around() -> None:
+def _log_start_checks() -> None:
     """Log problems of the environment once, in a thread beside the work."""
     from pool.ops.doctor import starting
 
-    starting.look_around(app.settings)
+    starting.log_start_checks(app.settings)
 
 
 def _keep_cache() -> None:

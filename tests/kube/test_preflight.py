@@ -21,7 +21,7 @@ from pool.core.settings import KubernetesSettings, PoolSettings, Profile, Settin
 from pool.drivers.kubernetes import manifests
 from pool.drivers.kubernetes.inspecting import Inspector
 from pool.drivers.kubernetes.rights import DoctorRight, Right
-from pool.ops.doctor import Finding, Level, Patient, clocks, cluster, disruption, starting
+from pool.ops.doctor import Finding, Installation, Level, clocks, cluster, disruption, starting
 from pool.ops.doctor.checks import run_all
 from tests.support.kube_any import RBAC, Cluster, ClusterUser
 from tests.support.kube_api import ApiError, Object
@@ -108,7 +108,7 @@ def test_each_right_that_is_missing_is_named(cluster: Cluster, namespace: str, r
 
 
 def cluster_findings(settings: Settings) -> list[Finding]:
-    patient = Patient(settings)
+    patient = Installation(settings)
     try:
         return [
             f for f in run_all(patient, (cluster.reachable, cluster.rights)) if f.id.startswith("rights:")
@@ -184,7 +184,7 @@ class Examined:
     ) -> dict[str, Finding]:
         kubeconfig = user.kubeconfig if user else self.cluster.kubeconfig
         settings = settings_of(kubeconfig, self.namespace, *profiles, database_url=self._database, **changes)
-        patient = Patient(settings)
+        patient = Installation(settings)
         try:
             return {f.id: f for f in run_all(patient, CHECKS)}
         finally:

@@ -1,6 +1,6 @@
 """The local driver: implements `pool.drivers.port` with processes, files and locks of one machine.
 
-Any process may act on any pod; none owns one. Every change is made under the pod's lock and
+Any process may act on any pod; none owns one. Every change happens under the pod's lock and
 increments the version of its record. A deletion is a mark in the record. Each later read or list of
 the pod continues the deletion.
 """

@@ -19,7 +19,7 @@ from pool.core.errors import PoolError, Refused, Transient
 from pool.core.settings import Settings
 from pool.ops.doctor import broker, clocks, cluster, disruption
 from pool.ops.doctor.checks import run_all
-from pool.ops.doctor.finding import Check, Level, Patient
+from pool.ops.doctor.finding import Check, Installation, Level
 
 if TYPE_CHECKING:
     from pool.drivers.kubernetes.inspecting import Inspector, MissingRight
@@ -66,17 +66,17 @@ def assert_rights(settings: Settings) -> None:
         raise RightsMissing("; ".join([*(f.evidence for f in bad), bad[0].fix]))
 
 
-def look_around(settings: Settings) -> None:
+def log_start_checks(settings: Settings) -> None:
     """Run the other checks of a start, and log one line for each problem."""
-    patient = Patient(settings)
+    installation = Installation(settings)
     try:
-        for finding in run_all(patient, AT_START):
+        for finding in run_all(installation, AT_START):
             if finding.level in (Level.WARN, Level.BAD):
                 log.warning(
                     "preflight_problem_found", id=finding.id, evidence=finding.evidence, fix=finding.fix
                 )
     finally:
-        patient.close()
+        installation.close()
 
 
 def _missing_rights(inspector: Inspector) -> Sequence[MissingRight]:
