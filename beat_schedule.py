@@ -1,4 +1,6 @@
-"""When each pass is due. Data only: every pass is guarded by its lock, so any number of beats may send these."""
+"""The schedule of each pass. Data only: each pass has a lock, so any number of beats may send these
+ticks.
+"""
 
 from __future__ import annotations
 

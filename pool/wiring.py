@@ -204,10 +204,10 @@ def _kubernetes_api(
 ) -> KubeApi:
     from pool.drivers.kubernetes import access
     from pool.drivers.kubernetes.api import KubeApi
-    from pool.drivers.kubernetes.rights import Look, Right
+    from pool.drivers.kubernetes.rights import DoctorRight, Right
     from pool.drivers.kubernetes.throttle import Throttle
 
-    def called(asked: Right | Look, code: int) -> None:
+    def called(asked: Right | DoctorRight, code: int) -> None:
         metrics.api_calls.labels(asked.verb, asked.resource, str(code)).inc()
         # Nodes, and objects that only the doctor reads, may be unreadable; everything else works
         # without them.

@@ -1,1 +1,1 @@
-"""Celery: thin tasks that parse, call and return. Everything they do is in `pool`."""
+"""Celery: thin tasks that parse, call and return. The logic is in `pool`."""

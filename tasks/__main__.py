@@ -1,4 +1,7 @@
-"""`python -m tasks worker ROLE | beat | flower ADDRESS PORT [look-only]`: Celery as the process itself, so that it gets the signals."""
+"""Run Celery as the main process, so that it receives the signals.
+
+python -m tasks worker ROLE | beat | flower ADDRESS PORT [look-only]
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,11 @@ log = structlog.get_logger(__name__)
 
 
 def main(arguments: list[str]) -> None:
-    """Run one component; ends with Celery's exit code. What is imported stays for good: it is not searched for garbage, neither now nor later, when
-    that would hold up callers."""
+    """Run one component and exit with Celery's exit code.
+
+    Imported objects live forever, so they are excluded from garbage collection, which would only
+    delay callers.
+    """
     gc.disable()
     what, *rest = arguments
     if what == "worker":
@@ -38,38 +44,41 @@ def main(arguments: list[str]) -> None:
         from tasks.worker.beating import NamingBeat
 
         _prepare_beat(app)
-        _keep_what_is_here()
+        _freeze_garbage_collection()
         NamingBeat(app=app, loglevel="INFO", quiet=True, schedule="").run()
     elif what == "flower":
         from tasks.flower import display
 
         if "look-only" in rest:
-            app.control_cls = "tasks.flower.readonly:LookingControl"
+            app.control_cls = "tasks.flower.readonly:ReadOnlyControl"
         display.prepare(app)
-        _keep_what_is_here()
+        _freeze_garbage_collection()
         app.start(display.arguments(rest[0], int(rest[1])))
     else:
         sys.exit(f"unknown component {what!r}")
 
 
 def _prepare(app: WarmpoolApp, role: str) -> None:
-    """A worker that could not do its work does not start. Left to a signal handler, Celery would log the error and go on. TaskEvent to end meanwhile, it ends:
-    as the first process of a container it would not hear it otherwise."""
+    """Exit if the worker cannot do its work; in a signal handler, Celery would log the error and
+    continue.
+
+    SIGTERM ends the process meanwhile: as process 1 of a container it has no default handler.
+    """
     logs.set_up()
-    signal.signal(signal.SIGTERM, lambda *_: _told_to_end(role))
+    signal.signal(signal.SIGTERM, lambda *_: _stop(role))
     try:
-        if role != ACQUIRE:  # which never speaks to the cluster, nor loads what does
+        if role != ACQUIRE:  # an acquire worker does not use the cluster
             from pool.ops.doctor import starting
 
             starting.assert_rights(app.settings)
-        app.deps  # noqa: B018 - made here
+        app.deps  # noqa: B018 - built on access
         app.serve_metrics(app.deps.metrics)
     except PoolError as exc:
         sys.exit("\n".join(f"warmpool: {line}" for line in str(exc).splitlines()))
 
 
-def _told_to_end(role: str) -> NoReturn:
-    log.info("worker_stopping", role=role, signal="SIGTERM", how="before it began", exit_code=0)
+def _stop(role: str) -> NoReturn:
+    log.info("worker_stopping", role=role, signal="SIGTERM", how="before start", exit_code=0)
     sys.exit(0)
 
 
@@ -81,7 +90,7 @@ def _prepare_beat(app: WarmpoolApp) -> None:
 
 
 def _work(app: WarmpoolApp, role: str) -> NoReturn:
-    """Celery's worker, without its command line: that loads every command and plugin there is before it starts one."""
+    """Run Celery's worker without its command line, which loads every command and plugin first."""
     from tasks.options import consumed
 
     worker = app.Worker(
@@ -95,13 +104,13 @@ def _work(app: WarmpoolApp, role: str) -> NoReturn:
         without_mingle=True,
     )
     if role == ACQUIRE:
-        import tasks.worker.building  # noqa: F401 - with the rest
-    _keep_what_is_here()
+        import tasks.worker.building  # noqa: F401 - import it before gc.freeze
+    _freeze_garbage_collection()
     worker.start()
     sys.exit(worker.exitcode)
 
 
-def _keep_what_is_here() -> None:
+def _freeze_garbage_collection() -> None:
     gc.freeze()
     gc.enable()
 

@@ -1,5 +1,7 @@
-"""The Celery app: `celery -A tasks.app` works, `warmpool worker ROLE` is how it is meant to be run. Reads no configuration and opens no
-connection before it is used."""
+"""The Celery app. `warmpool worker ROLE` runs it; `celery -A tasks.app` works too.
+
+It reads no configuration and opens no connection before it is used.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,13 @@ from tasks.sending import CeleryBroker
 
 
 class WarmpoolApp(Celery):
-    """A Celery app with the pool behind it. One of each per process, made at first use."""
+    """A Celery app with the dependencies of the pool, each created once per process at first use."""
 
     role = os.environ.get(ENV_ROLE, "app")
 
     @property
     def threads(self) -> int:
-        """Threads that may want a connection at once."""
+        """Number of threads that may need a connection at once."""
         return int(getattr(self.settings.pool, f"{self.role}_threads", 5))
 
     @cached_property
@@ -45,17 +47,17 @@ class WarmpoolApp(Celery):
 
     @cached_property
     def stopping(self) -> threading.Event:
-        """Set when the process was told to end: nothing new is begun."""
+        """Set when the process must stop: no new work is started."""
         return threading.Event()
 
     @cached_property
     def closing(self) -> ExitStack:
-        """What is closed when the process ends, the last one first."""
+        """Callbacks to run when the process ends, in reverse order."""
         return ExitStack()
 
     @cached_property
     def watched(self) -> Threads:
-        """The long-lived threads of this process; liveness looks at all of them."""
+        """The long-lived threads of this process. Liveness checks all of them."""
         return Threads(SystemClock(), self._restarted)
 
     @cached_property
@@ -69,12 +71,12 @@ class WarmpoolApp(Celery):
 
     @cached_property
     def internal_tasks(self) -> InternalTasks:
-        """Signs and checks what the control plane sends itself."""
+        """Signs and verifies the messages that the control plane sends to itself."""
         return config.keyring(self.settings).internal_tasks()
 
     @cached_property
     def deps(self) -> Deps:
-        # The lane has threads of its own beside Celery's.
+        # The lane has its own threads in addition to Celery's.
         threads = self.threads * 2 if self.role == ACQUIRE else self.threads
         return wiring.build(
             self.settings, broker=self.pool_broker, role=self.role, threads=threads, watched=self.watched
@@ -82,16 +84,16 @@ class WarmpoolApp(Celery):
 
     @cached_property
     def beat_metrics(self) -> Metrics:
-        """Of a process that opens no database: beat, Flower."""
+        """Metrics of a process without a database: beat, Flower."""
         return Metrics(role="beat", driver=self.settings.pool.driver)
 
     @property
     def own_metrics(self) -> Metrics:
-        """What this process counts of itself."""
+        """The metrics of this process."""
         return self.deps.metrics if "deps" in self.__dict__ else self.beat_metrics
 
     def serve_metrics(self, metrics: Metrics) -> None:
-        """Serve this process's metrics, if there is a port for them."""
+        """Serve the metrics of this process, if a port is configured."""
         pool = self.settings.pool
         if pool.metrics_port:
             serving.serve(
@@ -119,7 +121,9 @@ class WarmpoolApp(Celery):
         kwargs: Any = None,
         **options: Any,
     ) -> AsyncResult[Any]:
-        """As Celery does. Tasks of the control plane are signed, so that its workers carry them out."""
+        """Send a task as Celery does. Tasks of the control plane are signed, so that its workers
+        accept them.
+        """
         if name in INTERNAL_TASKS:
             options["task_id"] = options.get("task_id") or new_task_id()
             asked = Asked(

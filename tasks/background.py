@@ -1,5 +1,8 @@
-"""Threads that a worker process keeps beside its tasks: the outbox, deadlines of waiters, and marks of delivered answers. What they hold
-may be lost with the process; the passes find it in the table."""
+"""Background threads of a worker process: the outbox, deadlines of waiters, and marks of delivered
+answers.
+
+Their contents may be lost with the process; the passes find the work in the table.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +24,22 @@ from pool.metrics.catalog import Item
 log = structlog.get_logger(__name__)
 
 _END = object()
-# Both wait no longer than this for something to do, so that a thread without a turn is stuck and not idle.
+# The longest wait for work. A thread without a turn for longer is stuck, not idle.
 _TURN_S = 5.0
-# Several calls to a database that does not answer, each with a timeout of its own.
+# Several calls to a database that does not answer, each with its own timeout.
 STUCK_S = 120.0
-# What an outage keeps from being dealt with is kept for later, up to this many things.
+# The most things to keep during an outage.
 _MOST_KEPT = 10_000
 
-# Takes what is left out by itself: its kind, its name, and what it raised.
+# Called for each item that is skipped: its kind, its name, and the exception.
 LeftOut = Callable[[Item, object, Exception], object]
 
 
 class Outbox:
-    """Things that somebody else need not wait for, dealt with by one thread: all that has gathered, in the order in which it came. `close` deals
-    with what is left."""
+    """A queue whose contents are processed by one thread, so that callers do not wait.
+
+    Everything that has gathered is processed together, in order. `close` processes the rest.
+    """
 
     def __init__(self, name: str, deal: Callable[[list[Any]], None], threads: Threads) -> None:
         self._things: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -62,7 +67,7 @@ class Outbox:
                 self._ended.set()
             try:
                 self._deal([thing for thing in things if thing is not _END])
-            except Exception:  # what they hold may be lost, the thread may not
+            except Exception:  # the batch may be lost, but the thread must not end
                 log.exception("outbox_stumbled")
 
 
@@ -73,7 +78,10 @@ class _Due:
 
 
 class Timers:
-    """Calls at a time on this host's monotonic clock, by one thread. Only hints: the callee asks the database's clock."""
+    """Calls at a time of this host's monotonic clock, made by one thread.
+
+    They are only hints: the called function reads the database's clock.
+    """
 
     def __init__(self, clock: Clock, threads: Threads, left_out: LeftOut) -> None:
         self._clock = clock
@@ -105,7 +113,7 @@ class Timers:
                 call()
             except Transient as exc:
                 log.warning("timer_left_to_the_pass", cause=str(exc))
-            except Exception as exc:  # noqa: BLE001 - one timer's trouble is no other's
+            except Exception as exc:  # noqa: BLE001 - other timers must still run
                 self.left_out(Item.TIMER, _name(call), exc)
 
     def _next(self) -> Callable[[], Any] | None:
@@ -121,8 +129,10 @@ class Timers:
 
 
 class Gathering:
-    """Things that are dealt with together: whatever was added within a short time after the first. One that fails is left out, and an outage
-    keeps them for later."""
+    """Things that are processed together: all that were added shortly after the first one.
+
+    One that fails is skipped. During an outage all are kept for later.
+    """
 
     def __init__(
         self, timers: Timers, within_s: float, deal: Callable[[list[Any]], None], *, item: Item
@@ -150,7 +160,7 @@ class Gathering:
             self._deal(things)
         except Transient as exc:
             self._keep(things, exc)
-        except Exception as exc:  # noqa: BLE001 - one of them is to blame, and only that one is left out
+        except Exception as exc:  # noqa: BLE001 - only the one that fails is skipped
             self._one_by_one(things, exc)
 
     def _one_by_one(self, things: list[Any], exc: Exception) -> None:

@@ -1,4 +1,4 @@
-"""What the pool asks of itself for one worker. A failure is logged and left to a pass: the table knows what is missing."""
+"""Internal tasks for one worker. A failure is logged and left to a pass: the table shows what is missing."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ log = structlog.get_logger(__name__)
 
 @app.task(name="pool.spawn", autoretry_for=(), **INTERNAL)
 def spawn(worker_id: str) -> str:
-    """Give a slot its pod."""
+    """Create the pod of a slot."""
     if app.stopping.is_set():
-        raise Reject("stopping: somebody else makes this pod", requeue=True)
+        raise Reject("stopping: another worker creates this pod", requeue=True)
     return str(_left_to_the_pass(lambda: spawning.spawn(app.deps, WorkerId(worker_id))))
 
 
@@ -35,14 +35,14 @@ def retire(worker_id: str) -> str:
 
 @app.task(name="pool.activate", **INTERNAL)
 def activate(worker_id: str, claim_id: str, epoch: int) -> str:
-    """Make a reserved worker hot for its claim."""
+    """Activate a reserved worker for its claim."""
     held = Held(worker_id=WorkerId(worker_id), claim_id=ClaimId(claim_id), epoch=epoch)
     return str(_left_to_the_pass(lambda: activating.activate(app.deps, held)))
 
 
 @app.task(name="pool.stamp", **INTERNAL)
 def stamp(worker_id: str, others: Sequence[str] = ()) -> list[str]:
-    """Make the metadata of pods say what their rows say."""
+    """Write the state of the rows into the metadata of their pods."""
     return [
         str(_left_to_the_pass(partial(stamping.stamp, app.deps, WorkerId(each))))
         for each in (worker_id, *others)

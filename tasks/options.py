@@ -1,4 +1,6 @@
-"""Celery's settings, from ours. JSON only, thread pools, late acknowledgement: every task may be repeated."""
+"""Celery's configuration, from our settings: JSON only, thread pools, late acknowledgement. Every
+task may be repeated.
+"""
 
 from __future__ import annotations
 
@@ -25,25 +27,25 @@ ROUTES = {
     "pool.refill": PASSES,
     **{f"pool.{name}": PASSES for name in PERIODS_S},
 }
-# What only the control plane sends.
+# Tasks that only the control plane sends.
 INTERNAL_TASKS = frozenset({"pool.canary", *(task for task, queue in ROUTES.items() if queue != ACQUIRE)})
-# What callers send to. The lane reads it; Celery's own consumer in an acquire worker reads a queue that stays empty, and restores what a worker
-# that died had in hand.
+# LANE is the queue for callers; the lane reads it. Celery's consumer in an acquire worker reads
+# UNUSED, which stays empty, and restores unacknowledged messages of workers that died.
 LANE, UNUSED = ACQUIRE, f"{ACQUIRE}.general"
 QUEUES = (LANE, UNUSED, FLEET, BIND, PASSES)
 
 
 def consumed(role: str) -> list[str]:
-    """The queues that Celery's consumer reads in a worker of this role."""
+    """Return the queues that Celery's consumer reads in a worker of this role."""
     return [UNUSED] if role == ACQUIRE else [role]
 
 
-# What the pool asks of itself.
+# Options of the tasks that the pool sends to itself.
 INTERNAL: dict[str, Any] = {"ignore_result": True, "acks_late": True}
 
 
 def celery_options(settings: Settings) -> dict[str, Any]:
-    """The whole configuration of the app."""
+    """Return the configuration of the Celery app."""
     url, pool = config.broker_url(settings), settings.pool
     return {
         "broker_url": url,

@@ -1,4 +1,6 @@
-"""The passes as tasks. They never retry: the next tick is the retry. A pass that keeps raising ends its process, with the cause logged."""
+"""The passes as tasks. They never retry: the next tick is the retry. A pass that keeps failing
+stops its process; the cause is logged.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,7 @@ TICKS = {name: _tick(what) for name, what in PASSES.items()}
 
 @app.task(name="pool.refill", **INTERNAL)
 def refill(profile: str) -> dict[str, Any]:
-    """A warm worker was taken, or somebody missed one: make up for it now rather than at the next tick."""
+    """Refill a profile now instead of at the next tick, because a warm worker was taken or missing."""
     if app.stopping.is_set():
         return {"outcome": "stopping"}
     try:

@@ -1,4 +1,6 @@
-"""`pool.lifecycle.deps.Broker` kept with Celery messages. What is sent leaves in the background, all that has gathered in one round trip."""
+"""`pool.lifecycle.deps.Broker` implemented with Celery messages. Messages are sent in the
+background, all that have gathered in one round trip.
+"""
 
 from __future__ import annotations
 
@@ -32,25 +34,27 @@ from tasks.options import ROUTES
 log = structlog.get_logger(__name__)
 
 NUDGES_WITHIN_S = 0.1
-# Stamps of one moment leave together. Sent one by one they would take turns with the lane, which is just answering those claims.
+# Stamps that are requested together are sent together. Sent one by one they would compete with the
+# lane, which answers those claims at that moment.
 STAMPS_WITHIN_S = 0.02
 _STAMP = "pool.stamp"
-# Few enough that many workers are stamped side by side, enough that a burst is not a message for each of them.
+# Small enough that many workers are stamped in parallel, large enough that a burst needs few
+# messages.
 STAMPS_A_MESSAGE = 8
-# How Redis refuses a command on a key of another type: no later try will do better.
+# The error of Redis for a command on a key of another type. Retrying does not help.
 _WRONG_KIND = "WRONGTYPE"
 
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """A task that is to be sent."""
+    """A task to send."""
 
     task: str
     arguments: Mapping[str, Any]
 
 
 class CeleryBroker:
-    """Sends in the background, replies at once."""
+    """Sends tasks in the background and replies at once."""
 
     def __init__(
         self,
@@ -72,7 +76,7 @@ class CeleryBroker:
         self._origin = f"pool@{socket.gethostname()}"
 
     def send(self, task: str, **arguments: Any) -> None:
-        """A stamp says what the row says when it is made, so several of one worker are one."""
+        """Send a task. Stamps of one worker are merged: a stamp writes the state of the row at that time."""
         if task == _STAMP:
             self._stamps.add(arguments["worker_id"])
         else:
@@ -82,25 +86,29 @@ class CeleryBroker:
         self._nudges.add(profile)
 
     def reply(self, to: ReplyTo, answer: Mapping[str, Any]) -> None:
-        """Store the result as the task itself would have, and let Flower see the task end. An id or address that no result can be stored under is
-        `Refused`."""
+        """Store the result as the task itself would, and report the end of the task to Flower.
+
+        Raise `Refused` if no result can be stored under that id or address.
+        """
         answered = Answered(dict(answer))
         try:
             self._celery.backend.store_result(
                 to.task_id, answered, "SUCCESS", request=Context(reply_to=to.address)
             )
         except (RedisError, OperationalError, OSError) as exc:
-            # Before this redis-py repeats the whole command, with the token in it.
+            # The text before this repeats the whole command, including the token.
             cause = str(exc).rpartition("caused error: ")[2]
             if cause.startswith(_WRONG_KIND):
-                raise Refused("undeliverable", detail=f"the reply address is in other use: {cause}") from exc
+                raise Refused(
+                    "undeliverable", detail=f"the reply address is a key of another type: {cause}"
+                ) from exc
             raise Transient(f"redis: {cause}") from exc
         except (ValueError, TypeError, SerializationError) as exc:
             raise Refused("undeliverable", detail=f"{type(exc).__name__}: {exc}") from exc
         self._report([TaskEvent.succeeded(to.task_id, answered)])
 
     def report_served(self, replies: Sequence[TaskReply], late: Sequence[LateReply]) -> None:
-        """Let Flower see what the lane has done."""
+        """Report to Flower what the lane has done."""
         if self._celery.conf.worker_send_task_events:
             self._report([event for reply in replies for event in TaskEvent.served(reply)])
             self._report([TaskEvent.succeeded(each.to.task_id, each.answer) for each in late])
@@ -144,7 +152,7 @@ class CeleryBroker:
                 )
                 asked = Asked(task=message.task, task_id=task_id, address="", args=(), kwargs=message.kwargs)
                 queues[queue].append(message.encoded(task_id, {INTERNAL_HEADER: self._signs(asked)}))
-            except Exception as exc:  # noqa: BLE001 - the others leave all the same
+            except Exception as exc:  # noqa: BLE001 - the other messages must still be sent
                 self._left_out(Item.MESSAGE, sending.task, exc)
         if not queues:
             return
@@ -155,7 +163,7 @@ class CeleryBroker:
             except (RedisTimeout, TimeoutError):
                 raise
             except (RedisError, OSError):
-                # It may have gone stale since it was last used. Any of these tasks may run twice.
+                # The connection may be stale. Each of these tasks may run twice.
                 self._wire.ask(*commands)
         except (RedisError, OSError) as exc:
             log.warning("tasks_not_sent", tasks=sorted({s.task for s in sendings}), cause=str(exc))

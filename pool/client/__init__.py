@@ -1,19 +1,22 @@
-"""What services import to get workers. Needs redis and the standard library, and imports redis when a pool is made.
+"""The client library that services import to acquire workers. It needs redis and the standard
+library. redis is imported when a pool is created.
 
     from pool.client import Pool
     pool = Pool("redis://…")
-    with pool.acquire("acme", profile="default", wait_s=30) as worker:    # renewed in the background, released on exit
+    with pool.acquire("acme", profile="default", wait_s=30) as worker:  # renewed, then released
         requests.get(worker.endpoint, headers=worker.auth)
 
-With asyncio the same call is `async with AsyncPool("redis://…").acquire("acme") as worker`. A service with a Celery app
-of its own may as well say `app.send_task("pool.acquire", kwargs={"org": "acme"}, queue="acquire").get()`, and renew and
-release by itself.
+With asyncio the same call is `async with AsyncPool("redis://…").acquire("acme") as worker`. A
+service with its own Celery app can also call `app.send_task("pool.acquire", kwargs={"org": "acme"},
+queue="acquire").get()`; it must then renew and release by itself.
 
-Where the pool takes signed requests only, `Pool(url, org_key=…)` signs them, with what `warmpool org key` prints; so do WARMPOOL_ORG_KEY and a file
-that WARMPOOL_ORG_KEY_FILE names.
+If the pool accepts only signed requests, `Pool(url, org_key=…)` signs them with the key that
+`warmpool org key` prints. The variable WARMPOOL_ORG_KEY, or a file named by WARMPOOL_ORG_KEY_FILE,
+has the same effect.
 
-A Redis ACL that is enough for a client named "billing": `-@all +hello +auth +ping +client|setname +client|setinfo +select +time +lpush
-%W~acquire (+blpop +lpop +rpush +expire ~warmpool.reply.billing.*)`, on Redis 7.2 or newer; `warmpool org acl` prints it whole.
+The Redis ACL for a client named "billing", on Redis 7.2 or newer: `-@all +hello +auth +ping
++client|setname +client|setinfo +select +time +lpush %W~acquire (+blpop +lpop +rpush +expire
+~warmpool.reply.billing.*)`. `warmpool org acl` prints the complete line.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # asyncio is half of what importing this package would cost.
+    # Importing asyncio takes half of the time of importing this package.
     if name in {"AsyncPool", "AsyncWorker"}:
         from pool.client import aio
 

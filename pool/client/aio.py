@@ -13,19 +13,21 @@ from pool.client.aio_session import AsyncSession
 from pool.client.core import log
 from pool.client.credentials import key_source
 from pool.client.errors import PoolClosed
-from pool.client.holding import HeldClaim, Holding
 from pool.client.identity import identity, named
+from pool.client.leases import HeldClaim, HeldLease
 from pool.core.errors import PoolError
 from pool.core.states import Condition
 
 
 class AsyncPool:
-    """The asyncio twin of `Pool`; belongs to the event loop that first uses it, and starts anew in another. What it
-    holds when its loop ends is released.
+    """Acquire, renew and release workers from asyncio; the counterpart of `Pool`.
 
     async with AsyncPool("redis://…") as pool:
-        async with pool.acquire("acme", wait_s=30) as worker:
-            ...
+            async with pool.acquire("acme", wait_s=30) as worker:
+                ...
+
+    A pool belongs to the event loop that first uses it. In another loop it starts a new session.
+    When its loop ends, it releases the claims that it still holds.
     """
 
     def __init__(
@@ -36,15 +38,19 @@ class AsyncPool:
         org_key: str | None = None,
         answer_grace_s: float = calls.ANSWER_GRACE_S,
     ) -> None:
-        """`name` shows in Flower and in the name of the reply list. An acquire is given up after wait_s + answer_grace_s. `org_key`, as
-        `warmpool org key` prints it, signs every request; without it WARMPOOL_ORG_KEY or the file that WARMPOOL_ORG_KEY_FILE names does."""
+        """Create a pool. `name` appears in Flower and in the name of the reply list.
+
+        An acquire fails after wait_s + answer_grace_s. `org_key`, as printed by `warmpool org key`,
+        signs every request. The default is WARMPOOL_ORG_KEY, or the file named by
+        WARMPOOL_ORG_KEY_FILE.
+        """
         self._url = url
         self._name = named(name)
         self._grace_s = answer_grace_s
         self._source = key_source(org_key)
         self._here: AsyncSession | None = None
         self._closed = False
-        # Now, rather than during the first acquire.
+        # Import it now, so that the first acquire does not have to.
         import_module("redis.asyncio")
 
     def acquire(
@@ -57,35 +63,41 @@ class AsyncPool:
         ttl_s: float | None = None,
         request_id: str | None = None,
     ) -> Acquiring:
-        """A worker, or `Refused`: to be awaited, or entered with `async with`. Cancelling it leaves nothing behind."""
-        wish = calls.wish(org, profile, request_id, wait_s=wait_s, lease_s=lease_s, ttl_s=ttl_s)
+        """Return an acquire to await or to enter with `async with`; it yields a worker or raises `Refused`.
+
+        If it is cancelled, its request is cancelled, and a claim that was granted meanwhile is
+        released.
+        """
+        arguments = calls.acquire_arguments(
+            org, profile, request_id, wait_s=wait_s, lease_s=lease_s, ttl_s=ttl_s
+        )
 
         async def acquired() -> AsyncWorker:
             session = self._session()
 
             def take(result: object) -> AsyncWorker:
-                holding = Holding(calls.granted(result), lease_s=lease_s, signal=asyncio.Event())
-                return AsyncWorker(self, session.core.holdings.hold(holding, session.now()))
+                lease = HeldLease(calls.granted(result), lease_s=lease_s, signal=asyncio.Event())
+                return AsyncWorker(self, session.core.leases.hold(lease, session.now()))
 
-            return await session.ask(calls.acquire(wish, grace_s=self._grace_s), take)
+            return await session.call(calls.acquire(arguments, grace_s=self._grace_s), take)
 
         return Acquiring(acquired)
 
     async def release(self, claim_id: str, condition: str = Condition.CLEAN) -> str:
-        """End a claim: "released", "already_released" or "unknown_claim". Repeating it is harmless."""
+        """End a claim: return "released", "already_released" or "unknown_claim". Safe to repeat."""
         session = self._session()
-        return await session.ask(session.core.release(claim_id, condition), calls.outcome)
+        return await session.call(session.core.release(claim_id, condition), calls.outcome)
 
     async def cancel(self, org: str, request_id: str) -> str:
-        """Withdraw a request that waits: "cancelled", "already_answered" or "unknown_request"."""
-        return await self._session().ask(calls.cancel(org, request_id), calls.outcome)
+        """Cancel a waiting request: return "cancelled", "already_answered" or "unknown_request"."""
+        return await self._session().call(calls.cancel(org, request_id), calls.outcome)
 
     def holds(self, claim_id: str) -> bool:
-        """Whether this pool, in this loop, renews that claim."""
-        return self._session().core.holdings.holds(claim_id)
+        """Return whether this pool renews that claim in the current event loop."""
+        return self._session().core.leases.holds(claim_id)
 
     async def close(self) -> None:
-        """Stop both tasks. Claims still held are released without waiting for the answer."""
+        """Stop both tasks. Release the claims still held, without waiting for the answer."""
         self._closed = True
         session, self._here = self._here, None
         if session is not None and session.is_here():
@@ -109,19 +121,19 @@ class AsyncPool:
 
 
 class AsyncWorker(HeldClaim):
-    """The asyncio twin of `Worker`: released on exit, clean unless `taint()` was called."""
+    """A claimed worker for asyncio. It is released on exit: clean, unless `taint()` was called."""
 
-    def __init__(self, pool: AsyncPool, holding: Holding) -> None:
-        super().__init__(holding)
+    def __init__(self, pool: AsyncPool, lease: HeldLease) -> None:
+        super().__init__(lease)
         self._pool = pool
 
     async def release(self, condition: str = Condition.CLEAN) -> str:
-        """Give it back: "released", "already_released" or "unknown_claim". It cannot be used after that."""
+        """Release the worker: return "released", "already_released" or "unknown_claim"."""
         return await self._pool.release(self.claim_id, self._giving_back(condition))
 
     async def wait_lost(self) -> None:
         """Wait until the claim is lost."""
-        await cast("asyncio.Event", self._holding.signal).wait()
+        await cast("asyncio.Event", self._lease.signal).wait()
 
     async def __aenter__(self) -> Self:
         return self
@@ -137,7 +149,7 @@ class AsyncWorker(HeldClaim):
 
 
 class Acquiring:
-    """An acquire that has not begun: `await` it, or enter it."""
+    """An acquire that has not started: `await` it, or enter it with `async with`."""
 
     def __init__(self, acquired: Callable[[], Awaitable[AsyncWorker]]) -> None:
         self._acquired = acquired

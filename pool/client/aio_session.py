@@ -1,4 +1,4 @@
-"""One event loop's use of a pool: its connections and its two tasks, the reader and the renewer."""
+"""The session of one event loop: its connections and its two tasks, the reader and the renewer."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import TypeVar, cast
 
-from pool.client.asking import Ask, GiveUp, Pace, Send, Wait
 from pool.client.calls import PendingCall
 from pool.client.core import Core, log
 from pool.client.credentials import KeySource, Signer
-from pool.client.ear import BLOCK_S, READ_TIMEOUT_S
 from pool.client.errors import BrokerDown, PoolClosed
 from pool.client.identity import Identity
 from pool.client.link import PUBLISH_TIMEOUT_S, broken, host_s, options, redacted
+from pool.client.open_call import GiveUp, OpenCall, Pace, Send, Wait
+from pool.client.reply_reader import BLOCK_S, READ_TIMEOUT_S
 from pool.core.clock import Clock, SystemClock
 from pool.core.errors import PoolError
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class AsyncLink:
-    """The asyncio twin of `Link`. Whatever goes wrong is `BrokerDown`."""
+    """The counterpart of `Link` for asyncio. Every failure is raised as `BrokerDown`."""
 
     def __init__(self, url: str, identity: Identity) -> None:
         from redis import RedisError
@@ -39,7 +39,8 @@ class AsyncLink:
 
         def client(retries: int) -> redis.Redis:
             made = redis.Redis.from_url(url, retry=Retry(NoBackoff(), retries), **options(identity))
-            # Timeouts are ours: redis-py's go through asyncio.wait_for, which on Python 3.11 may swallow a cancellation.
+            # We apply timeouts ourselves: those of redis-py use asyncio.wait_for, which on Python
+            # 3.11 can swallow a cancellation.
             made.connection_pool.connection_kwargs["socket_timeout"] = None
             return made
 
@@ -60,7 +61,7 @@ class AsyncLink:
         except self._no_right:
             return host_s()
         except self._errors as exc:
-            raise broken(f"ask {self._where} for its time", exc) from exc
+            raise broken(f"read the time of {self._where}", exc) from exc
         return seconds + microseconds / 1e6
 
     async def next_answer(self) -> bytes | None:
@@ -79,7 +80,7 @@ class AsyncLink:
 
 
 class AsyncSession:
-    """Carries out what `Core` decides, in the loop that it was made in."""
+    """Execute what `Core` decides, in the event loop in which the session was created."""
 
     def __init__(self, url: str, identity: Identity, source: KeySource | None = None) -> None:
         self._sooner = asyncio.Event()
@@ -88,40 +89,48 @@ class AsyncSession:
         self._pid = os.getpid()
         self._link = AsyncLink(url, identity)
         self._loops: list[asyncio.Task[None]] = []
-        self._telling: set[asyncio.Task[None]] = set()
+        self._notifying: set[asyncio.Task[None]] = set()
         self._closed = False
         signer = None if source is None else Signer(source, self._clock)
         self.core = Core(identity, Pace(), sooner=self._sooner, signer=signer)
 
     def is_here(self) -> bool:
-        """Whether it belongs to the running loop of this process."""
+        """Return whether the session belongs to the running event loop of this process."""
         return self._loop is asyncio.get_running_loop() and self._pid == os.getpid()
 
     def now(self) -> float:
         return self._clock.monotonic()
 
-    async def ask(self, call: PendingCall, take: Callable[[object], T]) -> T:
-        """Send, wait, and hand the result to `take`. Whoever leaves before that leaves nothing behind."""
+    async def call(self, call: PendingCall, take: Callable[[object], T]) -> T:
+        """Send a call, wait for the answer and return `take(result)`.
+
+        If the caller leaves before that, its request is cancelled, and a claim that was granted is
+        released.
+        """
         self._start()
         answered = asyncio.Event()
-        ask = self.core.ask(call, answered, self.now())
+        open_call = self.core.open(call, answered, self.now())
         try:
-            taken = take(await self._converse(ask, answered))
+            taken = take(await self._answer_to(open_call, answered))
         except BaseException:
-            self.tell(self.core.abandon(ask, self.now()))
+            self.notify(self.core.abandon(open_call, self.now()))
             raise
-        self.core.finish(ask)
+        self.core.finish(open_call)
         return taken
 
-    def tell(self, told: list[PendingCall]) -> None:
-        """Send without waiting for answers, nor for the sending: whoever tells may be a task that is being cancelled."""
-        if told and not self._loop.is_closed():
-            task = self._loop.create_task(self._tell(told))
-            self._telling.add(task)
-            task.add_done_callback(self._telling.discard)
+    def notify(self, unawaited: list[PendingCall]) -> None:
+        """Send calls without waiting for the answers.
+
+        The publishing runs in its own task, because the calling task may be in the middle of a
+        cancellation.
+        """
+        if unawaited and not self._loop.is_closed():
+            task = self._loop.create_task(self._notify(unawaited))
+            self._notifying.add(task)
+            task.add_done_callback(self._notifying.discard)
 
     async def close(self) -> None:
-        """Stop both tasks; release what is still held, at best."""
+        """Stop both tasks. Try to release the claims still held."""
         self._closed = True
         for task in self._loops:
             task.cancel()
@@ -130,40 +139,40 @@ class AsyncSession:
 
     async def _wind_up(self) -> None:
         self._closed = True
-        self.tell(self.core.close())
-        await asyncio.gather(*self._telling, return_exceptions=True)
+        self.notify(self.core.close())
+        await asyncio.gather(*self._notifying, return_exceptions=True)
         await self._link.close()
 
-    async def _converse(self, ask: Ask, answered: asyncio.Event) -> object:
-        while ask.answer is None:
-            match ask.step(self.now()):
+    async def _answer_to(self, open_call: OpenCall, answered: asyncio.Event) -> object:
+        while open_call.answer is None:
+            match open_call.step(self.now()):
                 case Send():
-                    await self._send(ask)
+                    await self._send(open_call)
                 case Wait(seconds):
                     await _wait(answered, seconds)
                 case GiveUp(error):
                     raise error
-        return ask.answer.value()
+        return open_call.answer.value()
 
-    async def _send(self, ask: Ask) -> None:
+    async def _send(self, open_call: OpenCall) -> None:
         try:
             await self._learn_time()
         except BrokerDown as error:
-            ask.held_up(self.now(), error)
+            open_call.held_up(self.now(), error)
             return
         try:
-            await self._link.publish(self.core.sending(ask))
+            await self._link.publish(self.core.sending(open_call))
         except BrokerDown as error:
-            ask.unsent(self.now(), error)
+            open_call.unsent(self.now(), error)
         else:
-            ask.sent(self.now())
+            open_call.sent(self.now())
 
-    async def _tell(self, told: list[PendingCall]) -> None:
+    async def _notify(self, unawaited: list[PendingCall]) -> None:
         try:
             await self._learn_time()
-            await self._link.publish(*self.core.notes(told))
+            await self._link.publish(*self.core.notifications(unawaited))
         except BrokerDown as error:
-            log.warning("not_told tasks=%s error=%s", sorted({call.task for call in told}), error)
+            log.warning("messages_unsent tasks=%s error=%s", sorted({call.task for call in unawaited}), error)
 
     async def _learn_time(self) -> None:
         signer = self.core.signer
@@ -183,17 +192,17 @@ class AsyncSession:
         try:
             await self._keep(self._read_on)
         finally:
-            # Cancelled by the loop's end rather than by `close`: what is held is released all the same.
+            # Cancelled by the end of the event loop, not by `close`: release the claims still held.
             if not self._closed:
                 await self._wind_up()
 
     async def _keep(self, loop: Callable[[], Awaitable[None]]) -> None:
-        """Run a loop until it is cancelled: one that raises is run again, and the claims that are held stay renewed."""
+        """Run a loop until it is cancelled. Start it again if it raises, so that claims stay renewed."""
         pauses = self.core.pace.reconnect.pauses()
         while not self._closed:
             try:
                 await loop()
-            except Exception:  # noqa: BLE001 - whatever ends it, it is still wanted
+            except Exception:  # noqa: BLE001 - the session needs it after any error
                 log.exception("task_restarted")
                 await asyncio.sleep(next(pauses, self.core.pace.reconnect.limit_s))
 
@@ -208,24 +217,24 @@ class AsyncSession:
                 continue
             pauses = self.core.pace.reconnect.pauses()
             if raw is not None:
-                self.tell(self.core.answered(raw, self.now()))
+                self.notify(self.core.answered(raw, self.now()))
 
     async def _renew(self) -> None:
-        holdings = self.core.holdings
+        leases = self.core.leases
         while True:
             self._sooner.clear()
-            pause = holdings.due_in(self.now())
+            pause = leases.due_in(self.now())
             if pause is None or pause > 0:
                 await _wait(self._sooner, pause)
                 continue
             try:
-                for call in holdings.renewals():
-                    await self.ask(call, self.core.renewed)
+                for call in leases.renewals():
+                    await self.call(call, self.core.renewed)
             except PoolError as error:
                 log.warning("renewal_unanswered error=%s", error)
-                holdings.retry(self.now())
+                leases.retry(self.now())
             else:
-                holdings.rest(self.now())
+                leases.rest(self.now())
 
 
 async def _wait(event: asyncio.Event, seconds: float | None) -> None:

@@ -15,22 +15,23 @@ from pool.client import calls
 from pool.client.core import log
 from pool.client.credentials import key_source
 from pool.client.errors import PoolClosed
-from pool.client.holding import HeldClaim, Holding
 from pool.client.identity import identity, named
+from pool.client.leases import HeldClaim, HeldLease
 from pool.client.session import Session
 from pool.core.errors import PoolError
 from pool.core.states import Condition
 
 
 class Pool:
-    """Asks for workers, renews what it holds in the background, gives back what it is told to.
+    """Acquire workers, renew their claims in the background, and release them.
 
-        pool = Pool("redis://…")
+    pool = Pool("redis://…")
         with pool.acquire("acme", wait_s=30) as worker:
             requests.get(worker.endpoint, headers=worker.auth)
 
-    Safe to share between threads; one per process is enough. After a fork the child's pool starts anew: what the parent
-    holds stays the parent's. A worker is held, and renewed, until it is released, lost, or the pool is closed.
+    Safe to share between threads; one per process is enough. After a fork the child starts a new
+    session; the parent keeps its claims. A claim is renewed until its worker is released or lost,
+    or the pool is closed.
     """
 
     def __init__(
@@ -41,13 +42,18 @@ class Pool:
         org_key: str | None = None,
         answer_grace_s: float = calls.ANSWER_GRACE_S,
     ) -> None:
-        """`name` shows in Flower and in the name of the reply list. An acquire is given up after wait_s + answer_grace_s. `org_key`, as
-        `warmpool org key` prints it, signs every request; without it WARMPOOL_ORG_KEY or the file that WARMPOOL_ORG_KEY_FILE names does."""
+        """Create a pool. `name` appears in Flower and in the name of the reply list.
+
+        An acquire fails after wait_s + answer_grace_s. `org_key`, as printed by `warmpool org key`,
+        signs every request. The default is WARMPOOL_ORG_KEY, or the file named by
+        WARMPOOL_ORG_KEY_FILE.
+        """
         self._url = url
         self._name = named(name)
         self._grace_s = answer_grace_s
         self._source = key_source(org_key)
-        # One entry: this process's. A dict, because setdefault needs no lock that a fork could leave locked.
+        # One entry, for this process. It is a dict because setdefault needs no lock that a fork
+        # could leave locked.
         self._sessions = {os.getpid(): self._new_session()}
         self._closed = False
         self._at_exit = partial(_close_at_exit, weakref.ref(self))
@@ -64,40 +70,49 @@ class Pool:
         ttl_s: float | None = None,
         request_id: str | None = None,
     ) -> Worker:
-        """A worker, or `Refused`; `BrokerDown` or `AnswerOverdue` if nobody says either.
+        """Return a worker. Raise `Refused`, or `BrokerDown` or `AnswerOverdue` if there is no answer.
 
-        A caller that leaves early (timeout, Ctrl-C) leaves nothing behind: the request is cancelled, and should it have
-        been granted all the same, it is released.
+        If the caller leaves early (timeout, Ctrl-C), the request is cancelled. If it was granted
+        nevertheless, the claim is released.
         """
-        wish = calls.wish(org, profile, request_id, wait_s=wait_s, lease_s=lease_s, ttl_s=ttl_s)
+        arguments = calls.acquire_arguments(
+            org, profile, request_id, wait_s=wait_s, lease_s=lease_s, ttl_s=ttl_s
+        )
         session = self._session()
 
         def take(result: object) -> Worker:
-            holding = Holding(calls.granted(result), lease_s=lease_s, signal=threading.Event())
-            return Worker(self, session.core.holdings.hold(holding, session.now()))
+            lease = HeldLease(calls.granted(result), lease_s=lease_s, signal=threading.Event())
+            return Worker(self, session.core.leases.hold(lease, session.now()))
 
-        return session.ask(calls.acquire(wish, grace_s=self._grace_s), take)
+        return session.call(calls.acquire(arguments, grace_s=self._grace_s), take)
 
     def release(self, claim_id: str, condition: str = Condition.CLEAN) -> str:
-        """End a claim: "released", "already_released" or "unknown_claim". Repeating it is harmless."""
+        """End a claim: return "released", "already_released" or "unknown_claim". Safe to repeat."""
         session = self._session()
-        return session.ask(session.core.release(claim_id, condition), calls.outcome)
+        return session.call(session.core.release(claim_id, condition), calls.outcome)
 
     def cancel(self, org: str, request_id: str) -> str:
-        """Withdraw a request that waits: "cancelled", "already_answered" or "unknown_request"."""
-        return self._session().ask(calls.cancel(org, request_id), calls.outcome)
+        """Cancel a waiting request: return "cancelled", "already_answered" or "unknown_request"."""
+        return self._session().call(calls.cancel(org, request_id), calls.outcome)
 
     def let_go(self, claim_id: str) -> None:
-        """Renew it no more, without releasing it: it lives on until its lease ends, or until whoever was given it releases it."""
-        self._session().core.holdings.drop(claim_id)
+        """Stop renewing a claim without releasing it.
+
+        The claim lives until its lease expires, or until the program that it was passed to releases
+        it.
+        """
+        self._session().core.leases.drop(claim_id)
 
     def holds(self, claim_id: str) -> bool:
-        """Whether this pool, in this process, renews that claim."""
-        return self._session().core.holdings.holds(claim_id)
+        """Return whether this pool renews that claim in this process."""
+        return self._session().core.leases.holds(claim_id)
 
     def close(self) -> None:
-        """Stop both threads. Claims still held are released without waiting for the answer; if that message is lost,
-        their leases end them. Also done at the end of the process."""
+        """Stop both threads. Release the claims still held, without waiting for the answer.
+
+        If that message is lost, the claims end with their leases. Also called when the process
+        exits.
+        """
         self._closed = True
         atexit.unregister(self._at_exit)
         session = self._sessions.pop(os.getpid(), None)
@@ -129,23 +144,23 @@ class Pool:
 
 
 class Worker(HeldClaim):
-    """A worker that is ours: until released, or until the server says that the claim is gone.
+    """A claimed worker, until it is released or the server reports that the claim has ended.
 
-    As a context manager it is released on exit, clean also if the block raised: whether the worker is fit to be used
-    again is known only to the caller, who says `taint()` if it is not.
+    As a context manager it is released on exit, as clean even if the block raised: only the caller
+    knows whether the worker can be used again. It calls `taint()` if not.
     """
 
-    def __init__(self, pool: Pool, holding: Holding) -> None:
-        super().__init__(holding)
+    def __init__(self, pool: Pool, lease: HeldLease) -> None:
+        super().__init__(lease)
         self._pool = pool
 
     def release(self, condition: str = Condition.CLEAN) -> str:
-        """Give it back: "released", "already_released" or "unknown_claim". It cannot be used after that."""
+        """Release the worker: return "released", "already_released" or "unknown_claim"."""
         return self._pool.release(self.claim_id, self._giving_back(condition))
 
     def wait_lost(self, timeout_s: float | None = None) -> bool:
-        """Wait until the claim is lost (True) or the time is over (False)."""
-        return cast("threading.Event", self._holding.signal).wait(timeout_s)
+        """Wait until the claim is lost. Return False if `timeout_s` passes first."""
+        return cast("threading.Event", self._lease.signal).wait(timeout_s)
 
     def __enter__(self) -> Self:
         return self
@@ -153,7 +168,7 @@ class Worker(HeldClaim):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Lost, released already, or inherited by a fork: not ours to release.
+        # Do not release a claim that is lost or released already, or was inherited through a fork.
         try:
             if self._pool.holds(self.claim_id):
                 self.release()

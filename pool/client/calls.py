@@ -1,4 +1,4 @@
-"""The task contract as a client sees it: the four calls, and what their answers mean. Pure."""
+"""The task contract for the client: the four calls and the meaning of their answers. Pure."""
 
 from __future__ import annotations
 
@@ -15,23 +15,26 @@ ACQUIRE = "pool.acquire"
 RENEW = "pool.renew"
 RELEASE = "pool.release"
 CANCEL = "pool.cancel"
-# A server may be activating the worker for its whole budget (30 s by default) even if the caller does not wait.
+# Even if the caller does not wait, the server may need the whole activation budget (30 s by
+# default).
 ANSWER_GRACE_S = 40.0
-# Nothing is activated when a claim ends: these answers come at once or something is wrong.
+# Ending a claim needs no activation, so these answers are fast.
 BRIEF_S = 10.0
 LONGEST_WAIT_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingCall:
-    """A task, its arguments, and how long its answer is waited for."""
+    """A task, its arguments, and how long to wait for the answer."""
 
     task: str
     kwargs: Mapping[str, object]
     patience_s: float = BRIEF_S
 
     def request(self) -> tuple[object, object] | None:
-        """Which request this asks for, if it is an acquire: the same from whichever call it is asked."""
+        """Return the request that an acquire makes, or None for other calls. Two calls may make the
+        same request.
+        """
         return (self.kwargs["org"], self.kwargs["request_id"]) if self.task == ACQUIRE else None
 
 
@@ -51,17 +54,19 @@ class Grant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renewal:
-    """What one renewal said about each claim."""
+    """The answer to one renewal: the state of each claim."""
 
     renewed: Mapping[str, datetime]
     gone: Mapping[str, str]
     leaving: Mapping[str, str]
 
 
-def wish(
+def acquire_arguments(
     org: str, profile: str, request_id: str | None, *, wait_s: float, lease_s: float, ttl_s: float | None
 ) -> dict[str, object]:
-    """The arguments of an acquire. It has a request_id from the start, or re-sending would ask for another worker."""
+    """Return the arguments of an acquire. They always have a request_id, so that sending the
+    message twice acquires one worker.
+    """
     return {
         "org": org,
         "profile": profile,
@@ -74,7 +79,8 @@ def wish(
 
 def acquire(arguments: Mapping[str, object], *, grace_s: float) -> PendingCall:
     wait_s = arguments["wait_s"]
-    # Out of bounds or of another type is for the server to refuse; here it only must not keep us waiting for ever.
+    # The server refuses a value that is out of bounds or has the wrong type. Here it must only not
+    # make the client wait forever.
     waiting = max(0.0, min(float(wait_s), LONGEST_WAIT_S)) if isinstance(wait_s, int | float) else 0.0
     return PendingCall(task=ACQUIRE, kwargs=dict(arguments), patience_s=waiting + grace_s)
 
@@ -92,7 +98,7 @@ def cancel(org: object, request_id: object) -> PendingCall:
 
 
 def granted(result: object) -> Grant:
-    """The grant, or `Refused`."""
+    """Return the grant, or raise `Refused`."""
     answer = _mapping(ACQUIRE, result)
     _refuse(answer)
     try:
@@ -107,7 +113,7 @@ def granted(result: object) -> Grant:
             source=str(answer["source"]),
         )
     except (KeyError, TypeError, ValueError) as exc:
-        raise BrokenPromise(f"the answer to {ACQUIRE} is not of the task contract: {exc!r}") from exc
+        raise BrokenPromise(f"the answer to {ACQUIRE} does not match the task contract: {exc!r}") from exc
 
 
 def renewal(result: object) -> Renewal:
@@ -117,11 +123,11 @@ def renewal(result: object) -> Renewal:
         renewed = {claim_id: _instant(at) for claim_id, at in answer["renewed"].items()}
         return Renewal(renewed=renewed, gone=dict(answer["gone"]), leaving=dict(answer.get("leaving") or {}))
     except (KeyError, TypeError, ValueError, AttributeError) as exc:
-        raise BrokenPromise(f"the answer to {RENEW} is not of the task contract: {exc!r}") from exc
+        raise BrokenPromise(f"the answer to {RENEW} does not match the task contract: {exc!r}") from exc
 
 
 def outcome(result: object) -> str:
-    """The outcome of a release or a cancel, or `Refused`."""
+    """Return the outcome of a release or a cancel, or raise `Refused`."""
     answer = _mapping("a release or cancel", result)
     _refuse(answer)
     return str(answer.get("outcome"))
@@ -129,7 +135,7 @@ def outcome(result: object) -> str:
 
 def _mapping(what: str, result: object) -> dict[str, Any]:
     if not isinstance(result, dict):
-        raise BrokenPromise(f"the answer to {what} is not an object but a {type(result).__name__}")
+        raise BrokenPromise(f"the answer to {what} is a {type(result).__name__}, not an object")
     return result
 
 

@@ -1,7 +1,7 @@
-"""What one client knows: the questions it waits for, those it gave up, and the claims it holds. No I/O.
+"""The state of one client: open calls, abandoned calls, and the claims that it holds. No I/O.
 
-Events go in (an answer arrived, a caller left, a claim was granted), and what is to be told to the server comes out.
-The threads driver and the asyncio driver carry that out; they decide nothing.
+Events go in (an answer arrived, a caller left, a claim was granted); calls to send come out. The
+sessions for threads and for asyncio carry them out and decide nothing.
 """
 
 from __future__ import annotations
@@ -11,25 +11,26 @@ import threading
 from collections import OrderedDict
 
 from pool.client import calls
-from pool.client.asking import Ask, Pace, Signal
 from pool.client.calls import PendingCall
 from pool.client.credentials import Signer
 from pool.client.errors import PoolClosed
-from pool.client.holding import Holdings
 from pool.client.identity import Identity
+from pool.client.leases import HeldLeases
 from pool.client.messages import Message, ReplyMessage
+from pool.client.open_call import OpenCall, Pace, Signal
 from pool.core.ids import new_task_id
 from pool.core.states import Condition
 
 log = logging.getLogger("warmpool.client")
 
-# A late answer is expected for so long after its caller left, of at most so many callers. Beyond that the lease ends it.
+# How long, and for how many abandoned calls, a late answer is still recognized. A claim granted
+# later than that ends with its lease.
 LATE_S = 600.0
 LATE_LIMIT = 10_000
 
 
 class Core:
-    """Matches answers to questions, and sees to it that no grant is left without a holder."""
+    """Match answers to calls, and release every grant that has no holder."""
 
     def __init__(
         self, identity: Identity, pace: Pace, *, sooner: Signal, signer: Signer | None = None
@@ -37,121 +38,127 @@ class Core:
         self.identity = identity
         self.signer = signer
         self.pace = pace
-        self.holdings = Holdings(sooner)
-        self._open: dict[str, Ask] = {}
-        self._left: OrderedDict[str, tuple[PendingCall, float]] = OrderedDict()
+        self.leases = HeldLeases(sooner)
+        self._open: dict[str, OpenCall] = {}
+        self._abandoned: OrderedDict[str, tuple[PendingCall, float]] = OrderedDict()
         self._closed = False
         self._lock = threading.Lock()
 
-    def ask(self, call: PendingCall, signal: Signal, now: float) -> Ask:
-        """A question; its answer is matched until `finish` or `abandon`."""
+    def open(self, call: PendingCall, signal: Signal, now: float) -> OpenCall:
+        """Open a call. Its answer is matched until `finish` or `abandon`."""
         message = self._message(call, reply_to=self.identity.reply_to)
-        ask = Ask(call, message, signal, pace=self.pace, now=now)
+        open_call = OpenCall(call, message, signal, pace=self.pace, now=now)
         with self._lock:
             if self._closed:
                 raise PoolClosed
-            self._open[message.task_id] = ask
-        return ask
+            self._open[message.task_id] = open_call
+        return open_call
 
-    def sending(self, ask: Ask) -> str:
-        """The question as it goes on the list; each sending is the same task."""
-        return ask.sending(new_task_id(), self._shown(ask.message))
+    def sending(self, open_call: OpenCall) -> str:
+        """Return the encoded message. Every time it is sent, it is the same task."""
+        return open_call.sending(new_task_id(), self._shown(open_call.message))
 
-    def notes(self, told: list[PendingCall]) -> list[str]:
-        """Calls as they go on the list when nobody waits for their answer."""
-        messages = [self._message(call) for call in told]
+    def notifications(self, unawaited: list[PendingCall]) -> list[str]:
+        """Return the encoded messages of calls without a waiting caller."""
+        messages = [self._message(call) for call in unawaited]
         return [message.encoded(new_task_id(), self._shown(message)) for message in messages]
 
     def answered(self, raw: bytes | str, now: float) -> list[PendingCall]:
-        """Wake the one caller concerned. A grant whose caller has left is to be released."""
+        """Record an answer and wake its caller. Return the releases to send, for a grant whose
+        caller has left.
+        """
         answer = ReplyMessage.parse(raw)
         if answer is None:
             return []
         with self._lock:
-            ask = self._open.get(answer.task_id)
-            if ask is None:
+            open_call = self._open.get(answer.task_id)
+            if open_call is None:
                 return self._late(answer, now)
-            if ask.answer is None:
-                ask.answer = answer
-        ask.signal.set()
+            if open_call.answer is None:
+                open_call.answer = answer
+        open_call.signal.set()
         return []
 
     def expects_answers(self, now: float) -> bool:
-        """Whether somebody still waits for one, or one may come for somebody who has left."""
+        """Return whether a caller waits for an answer, or a late answer may still arrive."""
         with self._lock:
-            self._forget_left(now)
-            return bool(self._left) or any(ask.answer is None for ask in self._open.values())
+            self._forget_abandoned(now)
+            return bool(self._abandoned) or any(open_call.answer is None for open_call in self._open.values())
 
-    def is_open(self, ask: Ask) -> bool:
-        """Whether its caller still waits."""
-        return self._open.get(ask.message.task_id) is ask
+    def is_open(self, open_call: OpenCall) -> bool:
+        """Return whether its caller still waits."""
+        return self._open.get(open_call.message.task_id) is open_call
 
-    def finish(self, ask: Ask) -> None:
-        """Its caller has what it asked for; further answers are duplicates."""
+    def finish(self, open_call: OpenCall) -> None:
+        """Close a call whose caller has its answer. Further answers are duplicates."""
         with self._lock:
-            self._open.pop(ask.message.task_id, None)
+            self._open.pop(open_call.message.task_id, None)
 
-    def abandon(self, ask: Ask, now: float) -> list[PendingCall]:
-        """Its caller leaves, for whatever reason. Of what it asked for nothing is to remain."""
+    def abandon(self, open_call: OpenCall, now: float) -> list[PendingCall]:
+        """Close a call whose caller leaves. Return the calls that undo it: a cancel or a release."""
         with self._lock:
-            self._open.pop(ask.message.task_id, None)
-            request = ask.call.request()
+            self._open.pop(open_call.message.task_id, None)
+            request = open_call.call.request()
             if request is None:
                 return []
-            if ask.answer is None:
-                self._expect_late(ask, now)
-                return [calls.cancel(*request)] if ask.may_have_arrived else []
-            claim_id = ask.answer.claim_id()
+            if open_call.answer is None:
+                self._expect_late(open_call, now)
+                return [calls.cancel(*request)] if open_call.may_have_arrived else []
+            claim_id = open_call.answer.claim_id()
             if claim_id is None or self._wanted(request):
                 return []
         return [self.release(claim_id, Condition.CLEAN)]
 
     def release(self, claim_id: str, condition: str) -> PendingCall:
-        """The call that ends a claim. From here on it is not renewed, and whatever is said about it is no news."""
+        """Return the call that ends a claim. From now on the claim is not renewed, and answers
+        about it are ignored.
+        """
         call = calls.release(claim_id, condition)
-        self.holdings.drop(claim_id)
+        self.leases.drop(claim_id)
         return call
 
     def close(self) -> list[PendingCall]:
-        """Wake every caller, take no more questions; what is still held is to be released."""
+        """Wake every caller and refuse new calls. Return the releases of the claims still held."""
         with self._lock:
             self._closed = True
             waiting = list(self._open.values())
-        for ask in waiting:
-            ask.closed = True
-            ask.signal.set()
-        held = self.holdings.all()
-        for holding in held:
-            holding.released = True
-        return [self.release(holding.grant.claim_id, holding.condition) for holding in held]
+        for open_call in waiting:
+            open_call.closed = True
+            open_call.signal.set()
+        held = self.leases.all()
+        for lease in held:
+            lease.released = True
+        return [self.release(lease.grant.claim_id, lease.condition) for lease in held]
 
     def renewed(self, result: object) -> None:
-        """What a renewal said."""
-        for holding in self.holdings.learn(calls.renewal(result)):
-            log.warning("claim_lost claim=%s cause=%s", holding.grant.claim_id, holding.cause)
+        """Apply the answer to a renewal."""
+        for lease in self.leases.learn(calls.renewal(result)):
+            log.warning("claim_lost claim=%s cause=%s", lease.grant.claim_id, lease.cause)
 
     def _late(self, answer: ReplyMessage, now: float) -> list[PendingCall]:
-        call, _ = self._left.pop(answer.task_id, (None, now))
+        call, _ = self._abandoned.pop(answer.task_id, (None, now))
         claim_id = answer.claim_id()
         if call is None or claim_id is None:
             log.debug("answer_dropped task=%s", answer.task_id)
             return []
-        if self._wanted(call.request()) or self.holdings.holds(claim_id):
+        if self._wanted(call.request()) or self.leases.holds(claim_id):
             return []
         log.info("late_grant_released claim=%s task=%s", claim_id, answer.task_id)
         return [calls.release(claim_id, Condition.CLEAN)]
 
     def _wanted(self, request: tuple[object, object] | None) -> bool:
-        """Whether the same request was asked again by somebody who still waits: the claim is theirs."""
-        return any(ask.call.request() == request for ask in self._open.values())
+        """Return whether an open call makes the same request: then the claim belongs to that call."""
+        return any(open_call.call.request() == request for open_call in self._open.values())
 
-    def _expect_late(self, ask: Ask, now: float) -> None:
-        self._left[ask.message.task_id] = (ask.call, now + LATE_S)
-        self._forget_left(now)
+    def _expect_late(self, open_call: OpenCall, now: float) -> None:
+        self._abandoned[open_call.message.task_id] = (open_call.call, now + LATE_S)
+        self._forget_abandoned(now)
 
-    def _forget_left(self, now: float) -> None:
-        while self._left and (len(self._left) > LATE_LIMIT or next(iter(self._left.values()))[1] < now):
-            self._left.popitem(last=False)
+    def _forget_abandoned(self, now: float) -> None:
+        while self._abandoned and (
+            len(self._abandoned) > LATE_LIMIT or next(iter(self._abandoned.values()))[1] < now
+        ):
+            self._abandoned.popitem(last=False)
 
     def _message(self, call: PendingCall, *, reply_to: str = "") -> Message:
         return Message(

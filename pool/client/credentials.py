@@ -1,8 +1,9 @@
-"""What a client shows for itself: its org's key, and signatures made with it.
+"""The client's credentials: the key of its org, and the signatures made with it.
 
-The key is given, or taken from WARMPOOL_ORG_KEY or from the file that WARMPOOL_ORG_KEY_FILE names. A file is read again now and then, so that a
-key that was changed there (a mounted Secret) is used without a restart. Signatures end at a time of the broker's clock, which the client asks
-for: how wrong this host's clock is does not matter.
+The key is an argument, or the value of WARMPOOL_ORG_KEY, or in the file named by
+WARMPOOL_ORG_KEY_FILE. The file is read again periodically, so that a changed key (a mounted Secret)
+needs no restart. Signatures expire by the broker's clock, which the client reads. The clock of this
+host does not matter.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from pool.core.signing import HEADER, VALID_S, Asked, OrgKey, sign
 
 log = logging.getLogger("warmpool.client")
 
-# So often the broker's time is asked for, and the key's file read.
+# Interval at which the broker's time and the key file are read.
 LEARN_EVERY_S = 60.0
 
 KeySource = Callable[[], OrgKey]
 
 
 def key_source(given: str | None) -> KeySource | None:
-    """Where the key comes from; None: requests are not signed."""
+    """Return where the key comes from, or None if requests are not signed."""
     text = given or os.environ.get(ENV_ORG_KEY)
     if text:
         key = OrgKey.parse(text)
@@ -39,7 +40,7 @@ def key_source(given: str | None) -> KeySource | None:
 
 
 class Signer:
-    """Signs each sending anew: what is sent again is another message to the pool."""
+    """Sign each send separately: for the pool, a message that is sent again is a new message."""
 
     def __init__(self, source: KeySource, clock: Clock) -> None:
         self._source = source
@@ -50,11 +51,11 @@ class Signer:
         self._ahead_s = 0.0
 
     def is_due(self) -> bool:
-        """Whether the broker's time is to be asked for."""
+        """Return whether the broker's time must be read again."""
         return self._learnt_at is None or self._clock.monotonic() - self._learnt_at > LEARN_EVERY_S
 
     def learn(self, broker_s: float) -> None:
-        """What the broker's clock says now."""
+        """Record the current time of the broker's clock, and read the key again."""
         self._learnt_at = self._clock.monotonic()
         self._ahead_s = broker_s - self._learnt_at
         try:
@@ -63,7 +64,7 @@ class Signer:
             log.warning("org_key_not_read error=%s", exc)
 
     def headers(self, message: Message) -> dict[str, str]:
-        """What goes with this sending."""
+        """Return the signature header of one send."""
         asked = Asked(
             task=message.task,
             task_id=message.task_id,
@@ -79,4 +80,4 @@ def _kept_in(path: Path) -> OrgKey:
     try:
         return OrgKey.parse(path.read_text(encoding="ascii"))
     except (OSError, ValueError) as exc:
-        raise InvalidInput(ENV_ORG_KEY_FILE, f"names a file that can not be read: {exc}") from exc
+        raise InvalidInput(ENV_ORG_KEY_FILE, f"names a file that cannot be read: {exc}") from exc

@@ -1,11 +1,11 @@
-"""What the client raises besides `Refused`.
+"""The errors of the client besides `Refused`.
 
 PoolError
 ├── Transient
-│   ├── BrokerDown      the message could not be put on its queue
-│   ├── AnswerOverdue   it was sent, and nobody answered in time
+│   ├── BrokerDown      the message could not be published
+│   ├── AnswerOverdue   the message was sent, and no answer came in time
 │   └── TaskFailed      the server raised instead of answering
-├── ClaimLost           the claim has ended; its worker may be somebody else's by now
+├── ClaimLost           the claim has ended; its worker may have another holder
 └── PoolClosed          this client was closed
 """
 
@@ -15,19 +15,19 @@ from pool.core.errors import PoolError, Transient
 
 
 class BrokerDown(Transient):
-    """Redis could not be reached; the sentence names its address without the password, and the cause."""
+    """Redis cannot be reached. The message contains its address without the password, and the cause."""
 
 
 class AnswerOverdue(Transient):
-    """No answer in time. The request was cancelled: ask again with a new request_id, or none."""
+    """No answer in time. The request was cancelled: acquire again with a new request_id or without one."""
 
 
 class TaskFailed(Transient):
-    """The task raised; asking again with the same request_id is harmless."""
+    """The task raised. Repeating it with the same request_id is harmless."""
 
 
 class ClaimLost(PoolError):
-    """The claim has ended, for the cause that it carries. Nothing may be sent to its worker any more."""
+    """The claim has ended; `cause` is why. The holder must not use its worker any more."""
 
     def __init__(self, claim_id: str, cause: str) -> None:
         super().__init__(f"claim {claim_id} has ended: {cause}")
@@ -36,7 +36,7 @@ class ClaimLost(PoolError):
 
 
 class PoolClosed(PoolError):
-    """`close()` was called on this pool."""
+    """The pool was closed with `close()`."""
 
     def __init__(self) -> None:
         super().__init__("this pool was closed")

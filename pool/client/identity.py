@@ -1,4 +1,4 @@
-"""Who a client is: the name of its reply list, and what Flower shows as the origin of its tasks."""
+"""The identity of a client: the name of its reply list, and the origin of its tasks in Flower."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Of one client in one process; a fork's child has another."""
+    """The identity of one client in one process. The child of a fork has another one."""
 
     client_id: str
     origin: str
-    # With a queue for each org, what the names of its own keys begin with.
+    # Prefix of the names of the org's own keys, if the org has its own queue.
     prefix: str = ""
     queue: str = ACQUIRE
 
@@ -30,12 +30,14 @@ class Identity:
         return f"{REPLY_PREFIX}{self.prefix}{self.client_id}"
 
     def task_id(self) -> str:
-        """The id of a new task."""
+        """Return the id for a new task."""
         return f"{self.prefix}{new_task_id()}"
 
 
 def named(name: str | None) -> str:
-    """The name, checked. It ends at a dot in the reply list's name, so that one ACL pattern matches one service only."""
+    """Return the checked name. In the name of the reply list a dot ends it, so that one ACL pattern
+    matches only one service.
+    """
     if name is None:
         return "client"
     if not _NAME.match(name):
@@ -44,7 +46,7 @@ def named(name: str | None) -> str:
 
 
 def identity(name: str, key: OrgKey | None = None) -> Identity:
-    """A new identity: no two clients read one reply list."""
+    """Return a new identity. Each has its own reply list."""
     made = Identity(
         client_id=f"{name}.{RandomIds().token()}", origin=f"{name}{os.getpid()}@{socket.gethostname()}"
     )

@@ -1,6 +1,6 @@
-"""The connections of a client to Redis: one to publish, one that listens on the reply list.
+"""The connections of a client to Redis: one to publish, one to read the reply list.
 
-redis is imported when a link is made, not with this module: it takes longer to import than everything else together.
+redis is imported when a link is created: importing it takes longer than everything else together.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from pool.client.ear import BLOCK_S, READ_TIMEOUT_S, Ear
 from pool.client.errors import BrokerDown
 from pool.client.identity import Identity
+from pool.client.reply_reader import BLOCK_S, READ_TIMEOUT_S, ReplyReader
 from pool.client.wire import ReplyWire
 from pool.core.clock import wall_s
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("warmpool.client")
 
 PUBLISH_TIMEOUT_S = 1.0
-# What wakes a blocked reader that is to end; it expires if there is none.
+# Wakes a blocked reader that must end. It expires if there is no reader.
 WAKE_UP = "{}"
 WAKE_UP_EXPIRES_S = 60
 
 
 def redacted(url: str) -> str:
-    """The address without its password; options go too, since one of them may be the password."""
+    """Return the URL without its password and its options; an option may be the password."""
     parts = urlsplit(url)
     place = parts.netloc.rpartition("@")[2]
     user = f"{parts.username or ''}:***@" if parts.password else ""
@@ -38,7 +38,7 @@ def redacted(url: str) -> str:
 
 
 def options(identity: Identity) -> dict[str, Any]:
-    """Connection options for both drivers."""
+    """Return the connection options for threads and for asyncio."""
     return {
         "socket_connect_timeout": PUBLISH_TIMEOUT_S,
         "socket_keepalive": True,
@@ -47,18 +47,18 @@ def options(identity: Identity) -> dict[str, Any]:
 
 
 def broken(doing: str, exc: Exception) -> BrokerDown:
-    """The sentence for a caller; a timeout has no words of its own."""
+    """Return the error for a caller. A timeout has no message of its own."""
     return BrokerDown(f"cannot {doing}: {str(exc) or 'it did not answer in time'}")
 
 
 def host_s() -> float:
-    """A signature then ends by a clock that may be wrong by minutes, and is refused if it is wrong by more."""
-    log.warning("broker_time_unknown cause=%s", "this user may not ask for it; grant it the command TIME")
+    """Return the time of this host, as a fallback. If it is wrong by minutes, signatures are refused."""
+    log.warning("broker_time_unknown cause=%s", "this Redis user may not call TIME; add +time to its ACL")
     return float(wall_s())
 
 
 class _Bundle:
-    """What one thread publishes at a time, and what became of it."""
+    """The messages of one publish call, and its result."""
 
     __slots__ = ("is_over", "messages", "trouble")
 
@@ -69,7 +69,7 @@ class _Bundle:
 
 
 class Link:
-    """Blocking. Whatever goes wrong is `BrokerDown`."""
+    """The blocking connections. Every failure is raised as `BrokerDown`."""
 
     def __init__(self, url: str, identity: Identity) -> None:
         import redis
@@ -85,19 +85,24 @@ class Link:
 
         def client(timeout_s: float, retries: int) -> redis.Redis:
             made = redis.Redis.from_url(url, retry=Retry(NoBackoff(), retries), **options(identity))
-            # Set here, since an option in the URL would win and cut blocking reads short.
+            # Set here, because an option in the URL would take precedence and end blocking reads
+            # too early.
             made.connection_pool.connection_kwargs["socket_timeout"] = timeout_s
             return made
 
-        # Retrying is ours, but for one go at a connection that has gone stale.
+        # We retry ourselves. One retry remains here, for a connection that has become stale.
         self._writer = client(PUBLISH_TIMEOUT_S, 1)
         self._wire, self._wire_free = ReplyWire(client(PUBLISH_TIMEOUT_S, 0)), threading.RLock()
         self._wire_in_use = False
         self._gathered: deque[_Bundle] = deque()
-        self._ear = Ear(client(READ_TIMEOUT_S, 0), identity, redis.ResponseError)
+        self._reply_reader = ReplyReader(client(READ_TIMEOUT_S, 0), identity, redis.ResponseError)
 
     def publish(self, *messages: str) -> None:
-        """Any thread may. What several want to publish while the wire is in use leaves together, by whoever has it next."""
+        """Publish messages. Safe to call from any thread.
+
+        Messages of threads that wait for the connection are sent together by the next thread that
+        gets it.
+        """
         bundle = _Bundle(messages)
         self._gathered.append(bundle)
         try:
@@ -112,42 +117,43 @@ class Link:
             raise broken(f"publish to {self._where}", bundle.trouble) from bundle.trouble
 
     def publish_and_listen(self, message: str) -> None:
-        """For the thread that listens: what it asks, and that it listens, leave together."""
-        if not self._ear.is_listening:
+        """Publish a message and start to listen, in one round trip. Only for the reading thread."""
+        if not self._reply_reader.is_listening:
             try:
-                self._ear.tell(message, PUBLISH_TIMEOUT_S)
+                self._reply_reader.publish(message, PUBLISH_TIMEOUT_S)
             except self._slow as exc:
                 raise broken(f"publish to {self._where}", exc) from exc
             except self._errors:
-                pass  # it may have gone stale since it was last used: the other connection finds out
+                pass  # the connection may be stale: try the other one
             else:
                 return
         self.publish(message)
 
     def time_s(self) -> float:
-        """The broker's clock; this host's, if the broker does not tell this user."""
+        """Return the time of the broker's clock; of this host's clock if the ACL denies TIME."""
         try:
             seconds, microseconds = self._writer.time()
         except self._no_right:
             return host_s()
         except self._errors as exc:
-            raise broken(f"ask {self._where} for its time", exc) from exc
+            raise broken(f"read the time of {self._where}", exc) from exc
         return seconds + microseconds / 1e6
 
     def _publish_gathered(self, own: _Bundle) -> None:
         together: list[_Bundle] = []
-        # Interrupted: whether the others' have left is not known, and they take it for not.
+        # The value after an interrupt: it is then unknown whether the messages were sent, and they
+        # count as not sent.
         trouble: Exception | None = ConnectionError("the thread that was publishing was interrupted")
         try:
             self._take_gathered(together)
             if own not in together:
-                together.append(own)  # whoever took it before us was interrupted
+                together.append(own)  # the thread that took it was interrupted
             self._push([message for bundle in together for message in bundle.messages])
             trouble = None
         except self._errors as exc:
             trouble = exc
             if isinstance(exc, self._slow):
-                self._take_gathered(together)  # they have waited as long, and would in their turn
+                self._take_gathered(together)  # they would run into the same timeout
         finally:
             for bundle in together:
                 bundle.is_over, bundle.trouble = True, trouble
@@ -159,23 +165,26 @@ class Link:
 
     def _push(self, messages: list[str]) -> None:
         if self._wire_in_use:
-            # By this very thread: a signal's handler has interrupted it.
+            # This thread itself uses it: a signal handler has interrupted it.
             self._writer.lpush(self._queue, *messages)
             return
         self._wire_in_use = True
         try:
-            self._wire.ask("LPUSH", self._queue, *messages)
+            self._wire.execute("LPUSH", self._queue, *messages)
         except self._slow:
             raise
         except self._errors:
-            self._writer.lpush(self._queue, *messages)  # the wire may have gone stale since it was last used
+            self._writer.lpush(self._queue, *messages)  # the connection may be stale
         finally:
             self._wire_in_use = False
 
     def answers(self, within_s: float = BLOCK_S, *, many: bool = False) -> list[bytes]:
-        """The next answers; none if none came for a while. One thread at a time; another may go on where it left off."""
+        """Return the next answers, or none after `within_s`.
+
+        Only one thread at a time may call it. Another thread may continue where it stopped.
+        """
         try:
-            return self._ear.next(within_s, many=many)
+            return self._reply_reader.next(within_s, many=many)
         except self._errors as exc:
             raise broken(f"read answers from {self._where}", exc) from exc
 
@@ -193,4 +202,4 @@ class Link:
         with self._wire_free:
             if not self._wire_in_use:
                 self._wire.close()
-        self._ear.close()
+        self._reply_reader.close()

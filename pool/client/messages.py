@@ -1,7 +1,8 @@
-"""Celery messages as kombu would put them on a Redis list, and the answers that come back. Pure.
+"""Celery messages as kombu puts them on a Redis list, and the answers to them. Pure.
 
-A service that has a Celery app of its own needs none of this: `app.send_task("pool.acquire", kwargs={"org": "acme"},
-queue="acquire").get()` is the same call, without the renewal and at a few times the latency.
+A service with its own Celery app does not need this module: `app.send_task("pool.acquire",
+kwargs={"org": "acme"}, queue="acquire").get()` is the same call, without renewal and with several
+times the latency.
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ from dataclasses import dataclass
 from pool.client.errors import TaskFailed
 from pool.core.names import ACQUIRE, OUTAGE_ERRORS
 
-# Celery's own limit for what Flower shows of the arguments.
+# Celery's limit for the arguments that Flower shows.
 REPR_LIMIT = 1024
 _NO_MORE: Mapping[str, str] = {}
-# What is the same in every message, as JSON; composing the rest around it takes a third of the time of encoding the whole.
+# The constant parts of a message, as JSON. Building the rest around them takes a third of the time
+# of encoding everything.
 _NO_EMBED = '{"callbacks": null, "errbacks": null, "chain": null, "chord": null}'
 _HEADERS = (
-    '"lang": "py", "shadow": null, "eta": null, "expires": null, "group": null, "group_index": null, "retries": 0'
-    ', "timelimit": [null, null], "parent_id": null, "argsrepr": "()", "replaced_task_nesting": 0, "stamped_headers": null, "stamps": {}'
+    '"lang": "py", "shadow": null, "eta": null, "expires": null, "group": null'
+    ', "group_index": null, "retries": 0'
+    ', "timelimit": [null, null], "parent_id": null, "argsrepr": "()", "replaced_task_nesting": 0'
+    ', "stamped_headers": null, "stamps": {}'
 )
 _PROPERTIES = '"delivery_mode": 2, "priority": 0, "body_encoding": "base64"'
 _quoted = json.JSONEncoder().encode
@@ -29,7 +33,7 @@ _quoted = json.JSONEncoder().encode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One task for the server. Without `reply_to` nobody waits for its answer and none is stored."""
+    """One task for the server. Without `reply_to` no caller waits for the answer, and none is stored."""
 
     task: str
     kwargs: Mapping[str, object]
@@ -39,13 +43,19 @@ class Message:
     queue: str = ACQUIRE
 
     def encoded(self, delivery_tag: str, more: Mapping[str, str] = _NO_MORE) -> str:
-        """What goes on the list, with `more` headers. Every sending has a tag of its own, or one acknowledgement would end two of them."""
+        """Return the message for the Redis list, with `more` headers.
+
+        Each send needs its own delivery tag; otherwise one acknowledgement would remove two
+        messages.
+        """
         body = f"[[], {json.dumps(self.kwargs)}, {_NO_EMBED}]"
         task_id, quoted = _quoted(self.task_id), _quoted
         further = "".join(f", {quoted(name)}: {quoted(value)}" for name, value in more.items())
-        # Expires is an instant of this host's clock, which the server would compare with its own. Deadlines go as durations.
+        # "expires" is a time of this host's clock, and the server would compare it with its own
+        # clock. So deadlines are sent as durations.
         return (
-            f'{{"body": "{b64encode(body.encode()).decode()}", "content-encoding": "utf-8", "content-type": "application/json"'
+            f'{{"body": "{b64encode(body.encode()).decode()}"'
+            ', "content-encoding": "utf-8", "content-type": "application/json"'
             f', "headers": {{"task": {quoted(self.task)}, "id": {task_id}, "root_id": {task_id}'
             f', "kwargsrepr": {quoted(_shown(self.kwargs))}, "origin": {quoted(self.origin)}'
             f', "ignore_result": {"false" if self.reply_to else "true"}, {_HEADERS}{further}}}'
@@ -57,7 +67,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyMessage:
-    """What a task came to, in the form of Celery's result meta."""
+    """The result of a task, in the form of Celery's result metadata."""
 
     task_id: str
     status: str
@@ -65,8 +75,11 @@ class ReplyMessage:
 
     @classmethod
     def parse(cls, raw: bytes | str) -> ReplyMessage | None:
-        """None if it is not an answer at all. A server that says that it could not reach its database or its broker has not
-        answered: it is asked again in due time, which the contract makes harmless."""
+        """Return the answer, or None if `raw` is not one.
+
+        A report that the server could not reach its database or its broker is no answer: the
+        message is sent again later, which the contract makes harmless.
+        """
         try:
             meta = json.loads(raw)
         except ValueError:
@@ -78,7 +91,7 @@ class ReplyMessage:
 
     @property
     def is_an_outage(self) -> bool:
-        """Whether the task failed only because something it needs did not answer it."""
+        """Whether the task failed only because the database or the broker was not available."""
         return (
             self.status != "SUCCESS"
             and isinstance(self.result, dict)
@@ -86,13 +99,13 @@ class ReplyMessage:
         )
 
     def value(self) -> object:
-        """The result, or `TaskFailed` with what the task raised."""
+        """Return the result, or raise `TaskFailed` with the error of the task."""
         if self.status == "SUCCESS":
             return self.result
         raise TaskFailed(f"task {self.task_id} ended as {self.status}: {self._complaint()}")
 
     def claim_id(self) -> str | None:
-        """The claim that this answer grants, if it grants one."""
+        """Return the id of the claim that this answer grants, or None."""
         if not isinstance(self.result, dict) or self.result.get("outcome") != "granted":
             return None
         claim_id = self.result.get("claim_id")

@@ -1,11 +1,12 @@
-"""One process's use of a pool: its connections and its two threads, the reader and the renewer.
+"""The session of one process: its connections and its two threads, the reader and the renewer.
 
-Who reads answers, for himself and for all others, is whoever asks while nobody reads: no thread has to wake another then. If he leaves while
-others still wait, the reader goes on in his place.
+A caller that starts to wait while no thread reads becomes the leader: it reads the answers for
+itself and for all other callers. So no thread has to wake another one. If the leader leaves while
+others wait, the reader thread takes over.
 
-A session does not outlive a fork; the pool makes another. No thread runs before the first question. A session whose
-pool nobody refers to any more is `orphaned` and closes itself: the garbage collector may run inside any lock of ours, so
-it sets no more than that flag.
+A session does not survive a fork; the pool creates a new one. No thread runs before the first call.
+A session whose pool has been garbage-collected is `orphaned` and closes itself. The garbage
+collector may run while one of our locks is held, so it only sets that flag.
 """
 
 from __future__ import annotations
@@ -16,27 +17,27 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from pool.client.asking import Ask, GiveUp, Pace, Send, Wait
 from pool.client.calls import PendingCall
 from pool.client.core import Core, log
 from pool.client.credentials import KeySource, Signer
 from pool.client.errors import BrokerDown, PoolClosed
 from pool.client.identity import Identity
 from pool.client.link import Link
+from pool.client.open_call import GiveUp, OpenCall, Pace, Send, Wait
 from pool.core.clock import Clock, SystemClock
 from pool.core.errors import PoolError
 
 T = TypeVar("T")
-# How long `close` waits for its threads; they are daemons and hold nothing up after that.
+# How long `close` waits for its threads. They are daemons and do not delay the exit of the process.
 JOIN_S = 2.0
-# With nothing held there is nothing to renew; the first claim wakes the renewer.
+# How long the renewer waits while no claim is held. The first claim wakes it.
 NOTHING_HELD_S = 3600.0
-# How often the reader looks whether it is needed though nobody said so.
+# Interval at which the reader checks whether it is needed, even if it was not woken.
 LOOK_ROUND_S = 5.0
 
 
 class Session:
-    """Carries out what `Core` decides, with threads."""
+    """Execute what `Core` decides, with threads."""
 
     def __init__(self, url: str, identity: Identity, source: KeySource | None = None) -> None:
         self._sooner = threading.Event()
@@ -55,38 +56,42 @@ class Session:
     def now(self) -> float:
         return self._clock.monotonic()
 
-    def ask(self, call: PendingCall, take: Callable[[object], T]) -> T:
-        """Send, wait, and hand the result to `take`. Whoever leaves before that leaves nothing behind."""
+    def call(self, call: PendingCall, take: Callable[[object], T]) -> T:
+        """Send a call, wait for the answer and return `take(result)`.
+
+        If the caller leaves before that, its request is cancelled, and a claim that was granted is
+        released.
+        """
         self._start()
         answered = threading.Event()
-        ask = self.core.ask(call, answered, self.now())
+        open_call = self.core.open(call, answered, self.now())
         try:
-            taken = take(self._converse(ask, answered))
+            taken = take(self._answer_to(open_call, answered))
         except BaseException:
-            self.tell(self.core.abandon(ask, self.now()))
+            self.notify(self.core.abandon(open_call, self.now()))
             raise
         else:
-            self.core.finish(ask)
+            self.core.finish(open_call)
             return taken
         finally:
-            self._resign(ask)
+            self._resign(open_call)
 
-    def tell(self, told: list[PendingCall]) -> None:
-        """Send without waiting for answers, once, at best."""
-        if not told:
+    def notify(self, unawaited: list[PendingCall]) -> None:
+        """Send calls once, without waiting for the answers. Failures are only logged."""
+        if not unawaited:
             return
         try:
             self._learn_time()
-            self._link.publish(*self.core.notes(told))
+            self._link.publish(*self.core.notifications(unawaited))
         except BrokerDown as error:
-            log.warning("not_told tasks=%s error=%s", sorted({call.task for call in told}), error)
+            log.warning("messages_unsent tasks=%s error=%s", sorted({call.task for call in unawaited}), error)
 
     def close(self) -> None:
-        """Stop the threads; release what is still held, at best."""
+        """Stop the threads. Try to release the claims still held."""
         self._stop.set()
         self._sooner.set()
         self._reader_wanted.set()
-        self.tell(self.core.close())
+        self.notify(self.core.close())
         with self._starting:
             threads = list(self._threads)
         if threads:
@@ -96,45 +101,46 @@ class Session:
             if thread is not threading.current_thread():
                 thread.join(JOIN_S)
         if not any(thread.is_alive() for thread in threads) and self._lead(self):
-            # For good: nobody reads any more. Whoever still reads closes it when he leaves.
+            # The lead is never given back, so no thread reads any more. If a caller still leads, it
+            # closes the link when it leaves.
             self._link.close()
 
-    def _converse(self, ask: Ask, answered: threading.Event) -> object:
-        leads = self._lead(ask)
-        while ask.answer is None:
-            match ask.step(self.now()):
+    def _answer_to(self, open_call: OpenCall, answered: threading.Event) -> object:
+        leads = self._lead(open_call)
+        while open_call.answer is None:
+            match open_call.step(self.now()):
                 case Send():
-                    self._send(ask, self._link.publish_and_listen if leads else self._link.publish)
+                    self._send(open_call, self._link.publish_and_listen if leads else self._link.publish)
                 case Wait(seconds) if leads:
-                    self._listen(ask, answered, seconds)
+                    self._listen(open_call, answered, seconds)
                 case Wait(seconds):
                     self._clock.wait(answered, seconds)
                 case GiveUp(error):
                     raise error
-        return ask.answer.value()
+        return open_call.answer.value()
 
-    def _send(self, ask: Ask, publish: Callable[[str], None]) -> None:
+    def _send(self, open_call: OpenCall, publish: Callable[[str], None]) -> None:
         try:
             self._learn_time()
         except BrokerDown as error:
-            ask.held_up(self.now(), error)
+            open_call.held_up(self.now(), error)
             return
         try:
-            publish(self.core.sending(ask))
+            publish(self.core.sending(open_call))
         except BrokerDown as error:
-            ask.unsent(self.now(), error)
+            open_call.unsent(self.now(), error)
         else:
-            ask.sent(self.now())
+            open_call.sent(self.now())
 
     def _learn_time(self) -> None:
         signer = self.core.signer
         if signer is not None and signer.is_due():
             signer.learn(self._link.time_s())
 
-    def _listen(self, ask: Ask, answered: threading.Event, seconds: float) -> None:
-        """Take answers until our own is among them."""
+    def _listen(self, open_call: OpenCall, answered: threading.Event, seconds: float) -> None:
+        """Read answers until the own one has arrived."""
         until = self.now() + seconds
-        while ask.answer is None and not ask.closed and (left := until - self.now()) > 0:
+        while open_call.answer is None and not open_call.closed and (left := until - self.now()) > 0:
             try:
                 raws = self._link.answers(left)
             except BrokerDown as error:
@@ -144,18 +150,22 @@ class Session:
                 self._pass_on(raws)
 
     def _lead(self, who: object) -> bool:
-        """Whether this one reads: the first who asks while nobody does."""
+        """Return whether `who` is the leader. It becomes the leader if there is none."""
         with self._leading:
             if self._leader is None:
                 self._leader = who
             return self._leader is who
 
     def _resign(self, who: object) -> None:
-        """Whoever is still to be answered is not forgotten: he asked before we looked, or he finds that nobody reads."""
+        """Give up the lead. If other callers still wait, wake the reader thread.
+
+        No waiting caller is missed: it either started before the check below, or it becomes the
+        leader itself.
+        """
         with self._leading:
             if self._leader is not who:
                 return
-            if self._stop.is_set() and isinstance(who, Ask):
+            if self._stop.is_set() and isinstance(who, OpenCall):
                 self._link.close()
                 return
             self._leader = None
@@ -177,12 +187,14 @@ class Session:
                 self._threads.append(thread)
 
     def _keep(self, loop: Callable[[], None], name: str) -> None:
-        """Run a loop until the session is closed: one that raises is run again, and the claims that are held stay renewed."""
+        """Run a loop until the session is closed. If it raises, start it again, so that held claims
+        stay renewed.
+        """
         pauses = self.core.pace.reconnect.pauses()
         while not self._stop.is_set():
             try:
                 loop()
-            except BaseException:  # noqa: BLE001 - whatever ends it, it is still wanted
+            except BaseException:  # noqa: BLE001 - the session needs it after any error
                 log.exception("thread_restarted thread=%s", name)
                 self._clock.wait(self._stop, next(pauses, self.core.pace.reconnect.limit_s))
 
@@ -192,7 +204,7 @@ class Session:
                 self.close()
                 return
             self._clock.wait(self._reader_wanted, LOOK_ROUND_S)
-            # Before we try: whoever reads now wants us again when he leaves.
+            # Clear it first: a caller that leads now sets it again when it leaves.
             self._reader_wanted.clear()
             self._forget_leader()
             if self._lead(self):
@@ -214,29 +226,29 @@ class Session:
             self._pass_on(raws)
 
     def _pass_on(self, raws: list[bytes]) -> None:
-        """Wake everybody, and only then tell what is to be told."""
-        self.tell([call for raw in raws for call in self.core.answered(raw, self.now())])
+        """Give the answers to their callers first, then send the releases."""
+        self.notify([call for raw in raws for call in self.core.answered(raw, self.now())])
 
     def _forget_leader(self) -> None:
-        """One that was interrupted even in leaving did not resign."""
+        """Remove a leader that was interrupted before it could resign."""
         with self._leading:
-            if isinstance(self._leader, Ask) and not self.core.is_open(self._leader):
+            if isinstance(self._leader, OpenCall) and not self.core.is_open(self._leader):
                 self._leader = None
 
     def _renew(self) -> None:
-        holdings = self.core.holdings
+        leases = self.core.leases
         while not self._stop.is_set():
             self._sooner.clear()
-            pause = holdings.due_in(self.now())
+            pause = leases.due_in(self.now())
             if pause is None or pause > 0:
                 self._clock.wait(self._sooner, NOTHING_HELD_S if pause is None else pause)
                 continue
             try:
-                for call in holdings.renewals():
-                    self.ask(call, self.core.renewed)
+                for call in leases.renewals():
+                    self.call(call, self.core.renewed)
             except PoolError as error:
                 if not self._stop.is_set():
                     log.warning("renewal_unanswered error=%s", error)
-                holdings.retry(self.now())
+                leases.retry(self.now())
             else:
-                holdings.rest(self.now())
+                leases.rest(self.now())

@@ -1,4 +1,4 @@
-"""One connection of redis-py, without what redis-py does around each command: that would cost more than the command."""
+"""One connection of redis-py without its overhead per command, which is more than the command's cost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ if TYPE_CHECKING:
 
 
 class ReplyWire:
-    """Opened at first use and anew after it broke. One thread at a time. Raises what redis-py raises."""
+    """A connection that opens at first use and again after an error. Raises the errors of redis-py.
+
+    Only one thread at a time may use it.
+    """
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
@@ -29,7 +32,7 @@ class ReplyWire:
             raise
 
     def ready(self, within_s: float) -> bool:
-        """Whether an answer is there; may be interrupted without harm."""
+        """Return whether an answer has arrived. May be interrupted safely."""
         try:
             return bool(self._connection.can_read(within_s))
         except Exception:
@@ -37,15 +40,19 @@ class ReplyWire:
             raise
 
     def read(self) -> Any:
-        """One answer. Whatever goes wrong, nobody knows what the next one would belong to."""
+        """Read one answer. After an error the connection is dropped: the next answer could belong
+        to any command.
+        """
         try:
             return self._connection.read_response()
         except BaseException:
             self.drop()
             raise
 
-    def ask(self, *command: Any) -> Any:
-        """Send, and read the answer. Interrupted in between, nobody would know what the next answer belongs to."""
+    def execute(self, *command: Any) -> Any:
+        """Send a command and read the answer. An interrupt in between drops the connection, for the
+        same reason.
+        """
         try:
             self.send(command)
             return self.read()

@@ -1,1 +1,1 @@
-"""What makes pods. `port` says what a driver promises; `local` and `kubernetes` keep it."""
+"""Drivers create and delete pods. `port` is the contract; `local` and `kubernetes` implement it."""

@@ -1,5 +1,8 @@
-"""HTTP to workers, which run strangers' code: each call has a deadline on the wall clock, a limit of bytes, no redirects, no decompression and no
-name lookup. The only place that opens a connection to a worker."""
+"""HTTP to workers, which run untrusted code. The only module that opens connections to workers.
+
+Each call has a deadline and a limit of bytes. It follows no redirects, decompresses nothing and
+looks up no names.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from urllib.parse import urlsplit
 from pool.core.clock import Clock
 from pool.core.errors import Transient
 
-# What is read of one answer: status line, headers and body framing, then the body.
+# The most bytes to read of one answer: status line, headers and body framing; then the body.
 MAX_HEAD_BYTES = 16_384
 MAX_BODY_BYTES = 65_536
 MAX_DEPTH = 32
@@ -37,7 +40,7 @@ class HttpCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What a worker answered. The body is cut at `MAX_BODY_BYTES`, and is never decompressed."""
+    """The answer of a worker. The body is cut at `MAX_BODY_BYTES` and is never decompressed."""
 
     status: int
     body: bytes
@@ -48,29 +51,36 @@ class Reply:
 
 
 def status(call: HttpCall, *, timeout_s: float, clock: Clock) -> int:
-    """Return the status of a call; the body is not read."""
-    with _Line(call.url, ends_at=clock.monotonic() + timeout_s, clock=clock) as line:
-        return line.send(call).status
+    """Return the status of a call without reading the body."""
+    with _Connection(call.url, ends_at=clock.monotonic() + timeout_s, clock=clock) as connection:
+        return connection.send(call).status
 
 
 def fetch(call: HttpCall, *, timeout_s: float, clock: Clock) -> Reply:
-    """Return status and body of a call. `Transient` if the whole of it is not there in time, or is not HTTP."""
-    with _Line(call.url, ends_at=clock.monotonic() + timeout_s, clock=clock) as line:
-        response = line.send(call)
+    """Return the status and the body of a call. Raise `Transient` if it is late or is not HTTP."""
+    with _Connection(call.url, ends_at=clock.monotonic() + timeout_s, clock=clock) as connection:
+        response = connection.send(call)
         return Reply(status=response.status, body=response.read(MAX_BODY_BYTES))
 
 
 def parsed(body: bytes) -> Any:
-    """Return what a worker's JSON says. `ValueError` if it is no JSON, too deep, or has a number that is too long."""
+    """Return the parsed JSON of a worker.
+
+    Raise `ValueError` if it is not JSON, is nested too deeply, or contains a number that is too
+    long.
+    """
     text = body.decode()
     if _depth(text) > MAX_DEPTH:
         raise ValueError(f"JSON nested deeper than {MAX_DEPTH} levels")
     return json.loads(text, parse_int=_number, parse_constant=_not_a_number)
 
 
-class _Line:
-    """A connection for one call. Every read and write gets what is left of the call's time, so that an answer that drips ends like one that
-    does not come."""
+class _Connection:
+    """The connection of one call.
+
+    Each read and write gets the remaining time of the call as its timeout, so that a slow answer
+    fails in the same way as a missing one.
+    """
 
     def __init__(self, url: str, *, ends_at: float, clock: Clock) -> None:
         self._url = url
@@ -78,14 +88,14 @@ class _Line:
         self._clock = clock
         self._socket: socket.socket | None = None
 
-    def __enter__(self) -> _Line:
+    def __enter__(self) -> _Connection:
         self._open()
         return self
 
     def __exit__(self, kind: object, exc: BaseException | None, trace: object) -> None:
         self.close()
         if isinstance(exc, OSError | http.client.HTTPException | ValueError):
-            raise Transient(f"the worker at {self._url} did not answer: {_told(exc)}") from exc
+            raise Transient(f"the worker at {self._url} did not answer: {_one_line(exc)}") from exc
 
     def send(self, call: HttpCall) -> http.client.HTTPResponse:
         """Send the request and read the head of the answer."""
@@ -102,7 +112,7 @@ class _Line:
     def sendall(self, data: bytes) -> None:
         self._timed().sendall(data)
 
-    def makefile(self, mode: str) -> BinaryIO:  # noqa: ARG002 - as a socket's
+    def makefile(self, mode: str) -> BinaryIO:  # noqa: ARG002 - the signature of socket.makefile
         return io.BufferedReader(_Incoming(self))
 
     def receive_into(self, buffer: memoryview) -> int:
@@ -117,7 +127,7 @@ class _Line:
             self._socket = socket.create_connection(_address(self._url), timeout=self._left_s())
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except (OSError, ValueError) as exc:
-            raise Transient(f"the worker at {self._url} cannot be reached: {_told(exc)}") from exc
+            raise Transient(f"the worker at {self._url} cannot be reached: {_one_line(exc)}") from exc
 
     def _timed(self) -> socket.socket:
         if self._socket is None:
@@ -128,16 +138,16 @@ class _Line:
     def _left_s(self) -> float:
         left_s = self._ends_at - self._clock.monotonic()
         if left_s <= 0:
-            raise TimeoutError("its time is over")
+            raise TimeoutError("the call timed out")
         return left_s
 
 
 class _Incoming(io.RawIOBase):
-    """What comes, up to the limit of bytes."""
+    """The received bytes, up to the limit."""
 
-    def __init__(self, line: _Line) -> None:
+    def __init__(self, connection: _Connection) -> None:
         super().__init__()
-        self._line = line
+        self._connection = connection
         self._left = MAX_HEAD_BYTES + MAX_BODY_BYTES
 
     def readable(self) -> bool:
@@ -146,21 +156,23 @@ class _Incoming(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         if self._left <= 0:
             raise ValueError(f"it sent more than {MAX_HEAD_BYTES + MAX_BODY_BYTES} bytes")
-        got = self._line.receive_into(memoryview(buffer)[: self._left])
+        got = self._connection.receive_into(memoryview(buffer)[: self._left])
         self._left -= got
         return got
 
 
 def _address(url: str) -> tuple[str, int]:
-    """The address that the driver has observed, and nothing that a name server says."""
+    """Return the address and port of a URL. It must be an IP address, as observed by the driver;
+    names are not looked up.
+    """
     parts = urlsplit(url)
     if parts.scheme != "http":
         raise ValueError("not an http address")
     return str(ipaddress.ip_address(parts.hostname or "")), parts.port or 80
 
 
-def _told(exc: BaseException) -> str:
-    """An exception as one short line: its text may be the worker's own."""
+def _one_line(exc: BaseException) -> str:
+    """Return an exception as one short line. Its text may come from the worker."""
     return repr(str(exc) or type(exc).__name__)[1:-1][:200]
 
 
@@ -182,4 +194,4 @@ def _number(digits: str) -> int:
 
 
 def _not_a_number(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")

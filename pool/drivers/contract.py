@@ -1,20 +1,23 @@
-"""What a pod's program is told by its environment, and what it answers. The reference worker keeps this; so may any other.
+"""The contract with the program of a pod: its environment and what it must answer. The reference
+worker follows it; any other program may too.
 
-    WARMPOOL_WORKER       the worker's id, which is also the pod's name
-    WARMPOOL_UID          this incarnation of the pod
-    WARMPOOL_PROFILE      the profile it was made from
+    WARMPOOL_WORKER       the worker's id, which is also the name of the pod
+    WARMPOOL_UID          the uid of this pod
+    WARMPOOL_PROFILE      the profile of the worker
     WARMPOOL_HOST         the address to listen on
-    WARMPOOL_PORT         the port to listen on; 0: any free one
-    PORT                  locally a port that was free a moment ago, for programs that can not pick one themselves
-    WARMPOOL_KEY_FILE     a file with the worker's key in hex; absent when the pod has no key
-    WARMPOOL_STATUS_FILE  where to write the status; optional where something else tells readiness
-    WARMPOOL_GRACE_S      how long open sessions may go on after SIGTERM
+    WARMPOOL_PORT         the port to listen on; 0 means any free port
+    PORT                  the same port; with the local driver, a port that was free at the start
+    WARMPOOL_KEY_FILE     a file with the worker's key in hex; not set if the pod has no key
+    WARMPOOL_STATUS_FILE  where to write the status; optional if a probe reports readiness
+    WARMPOOL_GRACE_S      how long open sessions may continue after SIGTERM, in seconds
 
-The status is `{"uid": WARMPOOL_UID, "port": 12345, "ready": true}`. A pod is ready once its process has written that; a
-status with another uid is nobody's. On SIGTERM the program takes no new session, waits for the open ones, and exits.
-`GET /sessions` answers `{"open": 0}`, or how many sessions are open: this is the worker's own word.
+The status is `{"uid": WARMPOOL_UID, "port": 12345, "ready": true}`. A pod is ready once its process
+has written it; a status with another uid is ignored. On SIGTERM the program accepts no new session,
+waits for the open ones, and exits. `GET /sessions` answers `{"open": 0}`, or the number of open
+sessions. This is the worker's self-report.
 
-Of its creator's environment a pod gets only what `INHERITED` lists: the creator's may hold the pool's own secrets.
+A pod inherits only the variables in `INHERITED`. The environment of its creator may contain the
+secrets of the pool.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ PORT_HINT = "PORT"
 
 INHERITED = frozenset(
     {
-        "HOME", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "PYTHONPATH", "SSL_CERT_FILE",
-        "TMPDIR", "TZ", "USER", "VIRTUAL_ENV",
+        "HOME", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "PYTHONPATH",
+        "SSL_CERT_FILE", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV",
     }
 )  # fmt: skip

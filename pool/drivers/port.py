@@ -1,8 +1,8 @@
-"""What a driver promises. `tests/contracts/driver.py` is this page as a test suite; every driver passes it unchanged.
+"""The driver contract. `tests/contracts/driver.py` tests it; every driver passes these tests.
 
-A driver keeps no memory of its own that matters: any replica may act on any pod, and a replica that starts with
-nothing judges as well as one that has run for days. Calls are bounded by `call_timeout_s`, raise `Transient` when the
-answer is not known (the effect may have happened), and `Refused` when repeating cannot help.
+A driver keeps no state that matters: any replica may act on any pod, and a new replica decides as
+well as an old one. Calls end within `call_timeout_s`. They raise `Transient` if the result is
+unknown (the effect may have happened), and `Refused` if repeating cannot help.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ NOTE_DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
 NOTE_SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
 _STAMPED_NOTES = (NOTE_EPOCH, NOTE_CLAIM, NOTE_ORG, NOTE_DO_NOT_DISRUPT, NOTE_SAFE_TO_EVICT)
-# What of a pod's metadata a stamp writes: the label, then the annotations in the order above.
+# The metadata of a pod that a stamp writes: the label, then the annotations in the order above.
 Signature = tuple[str | None, ...]
 
 
 class PodRole(StrEnum):
-    """Why a pod exists."""
+    """The purpose of a pod."""
 
     WORKER = "worker"
     PLACEHOLDER = "placeholder"
 
 
 class PodPhase(StrEnum):
-    """What the driver itself says of a pod's container."""
+    """The phase of a pod's container, as the driver reports it."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -50,7 +50,7 @@ class PodPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSpec:
-    """A pod to be made. Its name is the worker's id, so that making it twice makes it once."""
+    """A pod to create. Its name is the worker's id, so creating it twice creates one pod."""
 
     name: str
     profile: str
@@ -68,7 +68,7 @@ class PodSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamp:
-    """What a pod's metadata should say: who holds it, at which epoch, and whether it may be disturbed."""
+    """The wanted metadata of a pod: its org, claim and epoch, and whether it may be disrupted."""
 
     org: str | None
     claim_id: str | None
@@ -76,11 +76,14 @@ class Stamp:
     busy: bool
 
     def labels(self) -> dict[str, str | None]:
-        """The labels to set; None removes one."""
+        """Return the labels to set; None removes a label."""
         return {LABEL_BUSY: "true" if self.busy else "false"}
 
     def annotations(self) -> dict[str, str | None]:
-        """The annotations to set; None removes one. An org's name is never removed: it tells whose the pod was."""
+        """Return the annotations to set; None removes one.
+
+        The org is never removed: it shows which org used the pod.
+        """
         notes: dict[str, str | None] = {
             NOTE_CLAIM: self.claim_id,
             NOTE_EPOCH: str(self.epoch),
@@ -91,8 +94,11 @@ class Stamp:
 
 
 def signature(*, busy: bool, epoch: int, claim_id: str | None, org: str | None) -> Signature:
-    """What a pod with this stamp bears, and no trace of another org. A pod whose own signature is the same `says` the stamp; one whose is not
-    has to be looked at."""
+    """Return the metadata of a pod that has this stamp and no trace of another org.
+
+    If the signature of a pod is equal, the pod has the stamp. If not, the pod must be compared
+    in detail.
+    """
     if busy:
         return ("true", str(epoch), claim_id, org, "true", "false")
     return ("false", str(epoch), claim_id, org, None, "true")
@@ -100,7 +106,7 @@ def signature(*, busy: bool, epoch: int, claim_id: str | None, org: str | None) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """A pod as the driver saw it."""
+    """A pod as the driver observed it."""
 
     name: str
     uid: str
@@ -114,11 +120,13 @@ class Pod:
     age_s: float = 0.0
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
-    # Why it does not start or how it ended, in the driver's words; exit code if it has ended.
+    # Why it does not start or how it ended, as the driver reports it; the exit code if it has
+    # ended.
     trouble: str = ""
     unschedulable: bool = False
     exit_code: int | None = None
-    # Why it will not stay although nobody has asked for its end yet: chosen for eviction, or its node is being taken away.
+    # Why it will end soon although its deletion was not requested: selected for eviction, or its
+    # node is being removed.
     leaving: str = ""
 
     @property
@@ -131,40 +139,43 @@ class Pod:
 
     @property
     def ever_stamped(self) -> bool:
-        """Whether any holder's name was ever on it."""
+        """Whether it ever had an org."""
         return NOTE_ORG in self.annotations
 
     @property
     def epoch(self) -> int:
-        """The epoch that was last stamped on it; -1 if none can be read."""
+        """The epoch that was last stamped on it; -1 if there is none or it is invalid."""
         text = self.annotations.get(NOTE_EPOCH, "")
         return int(text) if text.isdigit() else -1
 
     @property
     def protected(self) -> bool:
-        """Whether its metadata tells others to leave it alone."""
+        """Whether its metadata protects it from disruption."""
         return NOTE_DO_NOT_DISRUPT in self.annotations or self.labels.get(LABEL_BUSY) == "true"
 
     @property
     def usable(self) -> bool:
-        """Whether it may be handed out as far as the driver can tell."""
+        """Whether it can be handed out, as far as the driver knows."""
         return self.ready and self.phase is PodPhase.RUNNING and not (self.terminating or self.leaving)
 
     @property
     def signature(self) -> Signature:
-        """What of its metadata a stamp would write, as it is."""
+        """The current values of the metadata that a stamp writes."""
         return (self.labels.get(LABEL_BUSY), *map(self.annotations.get, _STAMPED_NOTES))
 
     def says(self, stamp: Stamp) -> bool:
-        """Whether its metadata already says what `stamp` would write."""
+        """Return whether its metadata already contains what `stamp` would write."""
         return all(self.labels.get(k) == v for k, v in stamp.labels().items()) and all(
             self.annotations.get(k) == v for k, v in stamp.annotations().items()
         )
 
 
-class ObservedEvent(Sequence[Pod]):
-    """Many pods as they were told, by name. Their ages change without a word about them, and are worked out for those that are looked at: who
-    judges 100,000 by what they say pays for what they say."""
+class ObservedPods(Sequence[Pod]):
+    """Pods of a cache, by name. Their ages are computed only for pods that are read.
+
+    An age changes without an event. With 100,000 pods, a reader that does not need ages should not
+    pay for them.
+    """
 
     def __init__(self, named: Mapping[str, Pod], aged: Callable[[Pod], Pod]) -> None:
         self.named = named
@@ -191,24 +202,27 @@ class ObservedEvent(Sequence[Pod]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """All pods of this pool at one moment. `anchored`: a consistent read that also returned the anchor object, so that an
-    empty list means that there are none."""
+    """All pods of this pool at one moment.
+
+    `anchored` means that a consistent read also returned the anchor. Then an empty list is proof
+    that there are no pods.
+    """
 
     pods: Sequence[Pod]
     anchored: bool
     age_s: float = 0.0
 
     def named(self) -> Mapping[str, Pod]:
-        """The same pods by name, as they were told: only `aged` says how old one is."""
-        return self.pods.named if isinstance(self.pods, ObservedEvent) else {p.name: p for p in self.pods}
+        """Return the pods by name, without current ages. `aged` adds the age of one pod."""
+        return self.pods.named if isinstance(self.pods, ObservedPods) else {p.name: p for p in self.pods}
 
     def aged(self, pod: Pod) -> Pod:
-        """One of `named`, with its age."""
-        return self.pods.aged(pod) if isinstance(self.pods, ObservedEvent) else pod
+        """Return a pod of `named` with its current age."""
+        return self.pods.aged(pod) if isinstance(self.pods, ObservedPods) else pod
 
 
 class StampResult(StrEnum):
-    """What became of a stamp."""
+    """The result of a stamp."""
 
     WRITTEN = "written"
     CONFLICT = "conflict"
@@ -217,7 +231,7 @@ class StampResult(StrEnum):
 
 
 class Word(StrEnum):
-    """A worker's own word about itself."""
+    """A worker's self-report."""
 
     BUSY = "busy"
     UNUSED = "unused"
@@ -225,48 +239,59 @@ class Word(StrEnum):
 
 
 class Driver(Protocol):
-    """What makes, shows and removes pods."""
+    """The adapter that creates, lists and deletes pods."""
 
     def create(self, spec: PodSpec) -> Pod:
-        """Make the pod and its companions. A pod of that name that we made before is returned as it is; one whose
-        companions are missing gets them. Does not wait for readiness."""
+        """Create the pod and its companions. Do not wait for readiness.
+
+        If a pod of this name was created by this pool before, return it, and create companions that
+        are missing.
+        """
 
     def delete(self, name: str, uid: str, *, grace_s: int | None = None) -> None:
-        """Ask for the pod's end, with its companions. Returns once accepted. No such pod, or another uid under that name,
-        is success. An empty uid means whatever has that name. Repeating it never lengthens the grace."""
+        """Request the deletion of the pod and its companions. Return once it is accepted.
+
+        It is a success if there is no such pod, or if the pod has another uid. An empty uid matches
+        any pod of that name. Repeating the call never extends the grace period.
+        """
 
     def read(self, name: str) -> Pod | None:
-        """One pod, read consistently."""
+        """Return one pod, by a consistent read."""
 
     def list(self) -> Listing:
-        """All pods of this pool, read consistently. Raises rather than return a part."""
+        """Return all pods of this pool, by a consistent read. Raise rather than return a partial list."""
 
     def cached(self) -> Listing:
-        """All pods as last observed, without any call; `age_s` says how old that is."""
+        """Return all pods as last observed, without a call. `age_s` is the age of that observation."""
 
     def watch(self, stop: threading.Event) -> Iterator[Pod | Gone]:
-        """What happens to pods from now on, starting with each one that exists, until `stop` is set. A pod's end
-        is told as `Gone`. May repeat itself; never leaves out the newest state of a pod."""
+        """Yield the current state of every pod, then every change, until `stop` is set.
+
+        The end of a pod is reported as `Gone`. Events may repeat; the newest state of a pod is
+        never left out.
+        """
 
     def stamp(self, pod: Pod, stamp: Stamp) -> StampResult:
         """Write the stamp if the pod is still at `pod.version`."""
 
     def word(self, pod: Pod) -> Word:
-        """What the worker itself says of its sessions. A container that has ended is unused; one that can not be asked is silent."""
+        """Return the self-report of the worker. An ended container is UNUSED; one without an answer
+        is SILENT.
+        """
 
     def companions(self) -> tuple[str, ...]:
-        """The names of pods for which companion objects exist."""
+        """Return the names of the pods that have companion objects."""
 
     def delete_companions(self, name: str) -> None:
-        """Remove the companions of a pod that is no more. None there is success."""
+        """Delete the companions of a pod that does not exist any more. It is a success if there are none."""
 
     def close(self) -> None:
-        """Let go of connections and threads; pods stay."""
+        """Close connections and stop threads. Pods keep running."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gone:
-    """A pod that was there and is no more."""
+    """A pod that existed and does not exist any more."""
 
     name: str
     uid: str

@@ -1,4 +1,4 @@
-"""What the pool asks of workers over HTTP: activation and probes. Never retried: the caller decides what a failure means."""
+"""HTTP calls to workers: activation and probes. Never retried: the caller decides what a failure means."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from pool.drivers.boundedhttp import HttpCall
 
 
 class HttpWorkerApi:
-    """Each call is a connection of its own, bounded in time and bytes (`pool.drivers.boundedhttp`)."""
+    """Each call uses its own connection, bounded in time and bytes (`pool.drivers.boundedhttp`)."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
     def activate(self, url: str, body: Any, headers: Mapping[str, str], timeout_s: float) -> None:
         """POST the configuration as JSON."""
-        told = {"Content-Type": "application/json", **headers}
-        call = HttpCall(method="POST", url=url, headers=told, body=json.dumps(body).encode())
+        all_headers = {"Content-Type": "application/json", **headers}
+        call = HttpCall(method="POST", url=url, headers=all_headers, body=json.dumps(body).encode())
         reply = boundedhttp.fetch(call, timeout_s=timeout_s, clock=self._clock)
         if not reply.ok:
-            said = reply.body[:200].decode(errors="replace")
-            raise Refused("activation_failed", detail=f"the worker answered {reply.status}: {said}")
+            text = reply.body[:200].decode(errors="replace")
+            raise Refused("activation_failed", detail=f"the worker answered {reply.status}: {text}")
 
     def healthy(self, url: str, timeout_s: float) -> bool:
-        """Whether a GET answers 2xx. Of the answer only its status counts."""
+        """Return whether a GET answers 2xx. The body is not read."""
         try:
             status = boundedhttp.status(
                 HttpCall(method="GET", url=url), timeout_s=timeout_s, clock=self._clock

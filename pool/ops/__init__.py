@@ -1,1 +1,3 @@
-"""The user-facing parts: commands, board, doctor, reports, simulation, exporter and the embedded supervisor."""
+"""The user-facing parts: commands, board, doctor, reports, simulation, exporter and the embedded
+supervisor.
+"""

@@ -155,7 +155,9 @@ def change_org_key(store: Store, org: OrgId, *, overlap_s: int, operator: Operat
 def set_org(
     store: Store, org: OrgId, defaults: OrgDefaults, changes: Mapping[str, Any], operator: Operator
 ) -> Any:
-    """Create an org or change some of its settings, and return its new row. Settings not in `changes` stay."""
+    """Create an org or change some of its settings, and return its new row. Settings not in
+    `changes` stay.
+    """
     with store.write() as tx:
         orgs.seed(tx, org, defaults)
         if changes:

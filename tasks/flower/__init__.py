@@ -1,1 +1,1 @@
-"""Flower, as this pool runs it."""
+"""Flower as this pool runs it."""

@@ -1,4 +1,4 @@
-"""Flower, as the pool runs it: it looks and does not touch, shows what was asked and answered in words, and never a token."""
+"""Flower as the pool runs it: read-only, with readable arguments and results, and without tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from pool.core.names import ENV_FLOWER_PASSWORD
 
 USER = "warmpool"
-# Callers may send anything; what looks like a secret in it is not shown.
+# Callers may send anything. Text that looks like a secret is not shown.
 _SECRET = re.compile(
     r"(?i)(['\"]?\w*(?:token|password|secret|authorization|api_?key)\w*['\"]?\s*[:=]\s*)(['\"]?)[^'\",})\s]+\2"
 )
@@ -19,7 +19,9 @@ _LIMITS = ("--max_tasks=10000", "--purge_offline_workers=60", "--persistent=Fals
 
 
 def arguments(host: str, port: int) -> list[str]:
-    """Flower's command line. The password is not on it: every user of a machine may read command lines."""
+    """Return Flower's command line. It does not contain the password: all users of a machine can
+    read command lines.
+    """
     return [
         "flower",
         f"--address={host}",
@@ -31,18 +33,18 @@ def arguments(host: str, port: int) -> list[str]:
 
 
 def prepare(app: Any) -> None:
-    """Before it starts: its password, no way to fetch results (they hold tokens), and what tasks look like."""
+    """Set the password, disable reading results (they contain tokens), and format tasks."""
     if password := os.environ.get(ENV_FLOWER_PASSWORD):
         os.environ["FLOWER_BASIC_AUTH"] = f"{USER}:{password}"
     app.conf.result_backend = "disabled://"
-    import flower.options  # noqa: F401 - defines what is set below
+    import flower.options  # noqa: F401 - defines the option set below
     from tornado.options import options
 
     options.format_task = shown
 
 
 def shown(task: Any) -> Any:
-    """A task as Flower shows it. The list hands over pairs of an id and a task."""
+    """Return a task as Flower shows it. Lists pass pairs of an id and a task."""
     if isinstance(task, tuple):
         return task[0], shown(copy.copy(task[1]))
     for field in ("args", "kwargs", "result", "exception", "traceback"):
@@ -52,5 +54,5 @@ def shown(task: Any) -> Any:
 
 
 def redacted(text: str) -> str:
-    """The same text without what looks like a secret."""
+    """Return the text without anything that looks like a secret."""
     return _SECRET.sub(r"\1\2***\2", text)

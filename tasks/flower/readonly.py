@@ -1,5 +1,7 @@
-"""Flower that only looks: it lives by the events that workers send, and sends them nothing. Whoever gets hold of it, or of its password for
-Redis, can stop no worker."""
+"""A read-only Flower: it uses the events that workers send, and sends them nothing.
+
+So an attacker who controls it, or has its Redis password, cannot stop a worker.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +11,19 @@ from celery.app.control import Control
 
 from pool.core.errors import PoolError
 
-# What Flower asks by itself, from time to time, to know more than events tell.
-_ASKING = frozenset(
+# Commands that Flower sends by itself, to get more than the events contain.
+_QUERIES = frozenset(
     {
-        "active", "active_queues", "conf", "enable_events", "heartbeat", "ping", "query_task", "registered", "report", "reserved",
-        "revoked", "scheduled", "stats",
+        "active", "active_queues", "conf", "enable_events", "heartbeat", "ping", "query_task", "registered",
+        "report", "reserved", "revoked", "scheduled", "stats",
     }
 )  # fmt: skip
 
 
-class LookingControl(Control):
-    """Broadcasts nothing."""
+class ReadOnlyControl(Control):
+    """A control that broadcasts nothing."""
 
     def broadcast(self, command: str, *args: Any, reply: bool = False, **kwargs: Any) -> Any:  # noqa: ARG002
-        if command not in _ASKING:
-            raise PoolError(f"this Flower only looks: it sends no {command} to workers")
+        if command not in _QUERIES:
+            raise PoolError(f"this Flower is read-only: it does not send {command} to workers")
         return [] if reply else None

@@ -1,4 +1,6 @@
-"""Which messages are served: those in bounds, from an authenticated sender, and not served before. The others are dropped or refused."""
+"""Decide which messages are served: within bounds, from an authenticated sender, and not served
+before. The others are dropped or refused.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ class Admission:
         return self._held
 
     def admit(self, came: Delivery) -> list[TaskReply]:
-        """Hold those that may be served. Returns the replies to those that are refused."""
+        """Hold the messages that may be served. Return the replies to the refused ones."""
         refused: list[TaskReply] = []
         self._dropped.add(DropReason.TOO_LARGE, came.too_large)
         self._dropped.flush()

@@ -1,4 +1,4 @@
-"""The arguments of a task of the contract, checked."""
+"""Parse and check the arguments of a task of the contract."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from tasks.lane.proving import ForeignOrg
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """Shows that what callers send is served: leases run only while this comes through."""
+    """A check that messages of callers are served. Leases end only while canaries pass."""
 
 
 LaneCall = AcquireCall | Release | Renew | Cancel | Canary
 
 
 def parsed(taken: Taken, ttl_max_s: int) -> LaneCall:
-    """Return the call; `InvalidInput` names the field. The org that has signed, if requests are signed, stands for the argument."""
+    """Return the call. `InvalidInput` names the wrong field. If requests are signed, the org of the
+    key replaces the argument.
+    """
     message, org = taken.message, taken.proven.org
     args, kwargs = message.args, message.kwargs
     match message.task:
@@ -55,7 +57,7 @@ def _of(org: OrgId | None, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def org_of(taken: Taken, call: LaneCall) -> str:
-    """The org of a call, as far as is known without a query; otherwise something that no other call shares."""
+    """Return the org of a call if it is in the message, else a value that no other call shares."""
     if taken.proven.org is not None:
         return taken.proven.org
     match call:

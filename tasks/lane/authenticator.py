@@ -1,4 +1,4 @@
-"""Which messages are served: whether each is from the org that it names, and whether it was served before."""
+"""Verify that each message is from the org that it names, and that it was not served before."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tasks.lane import proving
 from tasks.lane.exchange import Taken, TaskReply
 from tasks.lane.knownorgs import KnownOrgs
 from tasks.lane.messages import CANARY, IncomingMessage
-from tasks.lane.proving import NOT_ASKED, ForeignOrg, Nonce, Proven, Unproven, refusal
+from tasks.lane.proving import NOT_SIGNED, ForeignOrg, Nonce, Proven, Unproven, refusal
 from tasks.lane.refusals import Refusals
 from tasks.lane.replies import Answered
 from tasks.options import INTERNAL_TASKS
 
-# Refusals a second that are answered, of requests that are not believed.
+# Refusals of unauthenticated requests that are answered, per second.
 MOST_ANSWERED_A_SECOND = 100
 
 
 class Authenticator:
-    """Used by the lane's own thread only. It keeps no nonces: the caller looks them up and spends them."""
+    """Used only by the thread of the lane. It stores no nonces: the caller looks them up and spends them."""
 
     def __init__(
         self, pool: PoolSettings, orgs: KnownOrgs, internal: InternalTasks, refusals: Refusals, clock: Clock
@@ -40,14 +40,14 @@ class Authenticator:
         self._answering_since, self._answered = 0.0, 0
 
     def is_forged(self, message: IncomingMessage) -> bool:
-        """Whether it is a task of the control plane that the control plane has not signed."""
+        """Return whether it is a task of the control plane without a valid internal signature."""
         header = message.headers.get(INTERNAL_HEADER)
         return message.task in INTERNAL_TASKS and not self._internal.accepts(header, message.asked)
 
     def proven(self, message: IncomingMessage, now_s: float) -> Proven | Unproven:
-        """Check everything but whether its nonce was used before."""
+        """Check everything except whether its nonce was used before."""
         if not self.is_on or message.task == CANARY:
-            return NOT_ASKED
+            return NOT_SIGNED
         header, asked = message.headers.get(signing.HEADER), message.asked
         proof = Proof.parse(header)
         if proof is None:
@@ -66,7 +66,9 @@ class Authenticator:
     def unspent(
         self, taken: Sequence[Taken], spent: Mapping[str, str]
     ) -> tuple[list[Taken], list[TaskReply]]:
-        """Return those that were not served before, and the replies to the others. Of two copies that came together one is served."""
+        """Return the messages not served before, and the replies to the others. Of two copies in
+        one delivery one is served.
+        """
         known, fresh, refused = dict(spent), [], []
         for each in taken:
             nonce = each.proven.nonce
@@ -75,25 +77,26 @@ class Authenticator:
                 if nonce is not None:
                     known[nonce.key] = proving.OPEN
                 continue
-            # The copy of a request that is still open is not answered: the answer is still to come, and would look the same.
-            told = known[nonce.key] == proving.ANSWERED
-            why = refusal(SignatureProblem.REPLAYED, each.message, each.proven.org or "", told=told)
+            # A copy of a request that is still open is not answered: the answer to the original
+            # will come, and the caller could not tell them apart.
+            answered = known[nonce.key] == proving.ANSWERED
+            why = refusal(SignatureProblem.REPLAYED, each.message, each.proven.org or "", answered=answered)
             refused.append(self.refused(each, why))
         return fresh, refused
 
     def foreign(self, taken: Taken, wrong: ForeignOrg) -> TaskReply:
-        """Refuse a message that names another org than has signed it."""
+        """Refuse a message that names another org than the one that signed it."""
         why = refusal(SignatureProblem.FOREIGN_ORG, taken.message, taken.proven.org or "")
         return self.refused(taken, replace(why, detail=wrong.detail))
 
     def refused(self, taken: Taken, why: Unproven) -> TaskReply:
-        """Record a refusal, and return the reply. Its nonce is not spent."""
+        """Record a refusal and return the reply. The nonce is not spent."""
         self._refusals.add(why)
-        answer = Answered(why.answer.as_dict()) if why.told and self._may_answer() else None
+        answer = Answered(why.answer.as_dict()) if why.answered and self._may_answer() else None
         return TaskReply(taken=Taken(message=taken.message, tag=taken.tag), answer=answer, spare=True)
 
     def _may_answer(self) -> bool:
-        """Each answer is a key in Redis: under a flood most callers that are not believed get none."""
+        """Return whether a refusal is answered. Each answer is a key in Redis, so their rate is limited."""
         now = self._clock.monotonic()
         if now - self._answering_since >= 1.0:
             self._answering_since, self._answered = now, 0

@@ -1,4 +1,4 @@
-"""Bounds of what strangers send: JSON in depth and digits, names and text in length and characters. Pure."""
+"""Bounds for untrusted input: depth and digits of JSON, length and characters of names and text. Pure."""
 
 from __future__ import annotations
 
@@ -15,35 +15,37 @@ _UNPRINTABLE = re.compile(r"[^ -~]")
 
 
 class TooDeep(ValueError):
-    """It nests deeper than any message of ours."""
+    """The JSON is nested deeper than any valid message."""
 
 
 def is_name(value: object) -> TypeGuard[str]:
-    """Whether it can be an id or a key: printable ASCII without blanks."""
+    """Return whether it can be an id or a key: printable ASCII without spaces."""
     return isinstance(value, str) and _NAME.fullmatch(value) is not None
 
 
 def cleaned(value: object, most: int = MOST_TEXT) -> str:
-    """Text of a stranger as it may be written and shown: printable ASCII, of bounded length."""
+    """Return untrusted text as it may be logged and shown: printable ASCII of bounded length."""
     return _UNPRINTABLE.sub("?", value[:most]) if isinstance(value, str) else ""
 
 
 def _argument(digits: str) -> int | float:
-    """A number of more digits than any field takes becomes a float, which is bounded and which every field refuses."""
+    """Parse an integer. With more digits than any field accepts it becomes a float, which every
+    field refuses.
+    """
     return int(digits) if len(digits) <= MOST_DIGITS else float(digits)
 
 
 def _in_the_frame(digits: str) -> int:
-    """A number around the arguments. Celery and kombu may read it again, which fails for one without bound."""
+    """Parse an integer outside the arguments. Celery and kombu may parse it again, so it must be bounded."""
     if len(digits) > MOST_DIGITS:
-        raise ValueError("a number of too many digits")
+        raise ValueError("a number has too many digits")
     return int(digits)
 
 
 def _fraction(digits: str) -> float:
     found = float(digits)
     if not isfinite(found):
-        raise ValueError(f"{digits[:MOST_DIGITS]} is no number of JSON")
+        raise ValueError(f"{digits[:MOST_DIGITS]} is not a JSON number")
     return found
 
 
@@ -52,13 +54,15 @@ ARGUMENTS = json.JSONDecoder(parse_int=_argument)
 
 
 def decoded(content: bytes | str, decoder: json.JSONDecoder) -> Any:
-    """The value, read by one of the decoders above. `ValueError` if it is not JSON or exceeds a bound."""
+    """Return the value, parsed by one of the decoders above. Raise `ValueError` if it is not JSON
+    or exceeds a bound.
+    """
     text = content if isinstance(content, str) else content.decode()
     try:
         found = decoder.decode(text)
     except RecursionError:
         raise TooDeep from None
-    # A message with so few brackets cannot be deep, and nearly all are of that kind.
+    # A message with few brackets cannot be deep. Nearly all messages are like that.
     if text.count("[") + text.count("{") > MOST_LEVELS and _is_deep(found):
         raise TooDeep
     return found

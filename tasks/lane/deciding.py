@@ -1,4 +1,4 @@
-"""Calls that came together are decided in one statement and one commit. What cannot be decided that way goes to the slow path."""
+"""Decide the calls of a delivery in one statement and one commit. The rest goes to the slow path."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 
 class Deciding:
-    """Used by the lane's own thread only."""
+    """Used only by the thread of the lane."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Deciding:
         self._ttl_max_s = deps.settings.pool.hot_idle_ttl_max_s
 
     def decide(self, taken: Sequence[Taken], replies: Replies) -> None:
-        """Add the replies to what can be answered at once, and what follows."""
+        """Add the replies that can be given now, and the effects."""
         calls: list[tuple[Taken, LaneCall]] = []
         for each in taken:
             call = self._parsed(each)
@@ -59,20 +59,20 @@ class Deciding:
             if what is not None:
                 replies.now.append(TaskReply(taken=each, answer=self._waits.answered(what)))
             elif not self._slow_path.submit(each, call):
-                too_many = Transient("this org has too many calls in hand; try again later")
+                too_many = Transient("this org has too many calls in progress; try again later")
                 replies.now.append(failed(each, too_many))
         for decision in replies.effects.decided:
             replies.late += self._answers(decision)
 
     def _parsed(self, taken: Taken) -> LaneCall | TaskReply:
-        """Return the call, or the reply to one that is refused."""
+        """Return the call, or the reply to a refused one."""
         try:
             return parsed(taken, self._ttl_max_s)
         except ForeignOrg as exc:
             return self._authenticator.foreign(taken, exc)
         except InvalidInput as exc:
             return TaskReply.invalid(taken, exc.detail)
-        except Exception as exc:  # noqa: BLE001 - one call's trouble is its own
+        except Exception as exc:  # noqa: BLE001 - one call must not affect the others
             return failed(taken, exc)
 
     def _decided(self, calls: Sequence[LaneCall]) -> tuple[list[Decided], Effects]:
@@ -82,14 +82,14 @@ class Deciding:
         except (Transient, BrokenPromise) as exc:
             log.warning("batch_left_to_the_threads", calls=len(together), cause=str(exc))
             return [None] * len(calls), Effects()
-        except Exception:  # a bug of the batch is no reason to leave callers without an answer
+        except Exception:  # callers must be answered even if the batch has a bug
             log.exception("batch_failed", calls=len(together))
             return [None] * len(calls), Effects()
         places = iter(found)
         return [next(places) if _is_batched(call) else None for call in calls], effects
 
     def _answers(self, decision: Decision) -> list[LateReply]:
-        """The replies to those that waited. One that cannot be made is left to the reap, which records it."""
+        """Return the replies to waiters. If a reply cannot be built, the reap records it."""
         try:
             answer = decision.answer(self._deps)
             if decision.waited_s is not None:

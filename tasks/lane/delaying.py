@@ -1,5 +1,8 @@
-"""Calls that are to be carried out a little later (Celery's `eta` and `countdown`), kept by the lane's own thread. What is kept here is also kept at the
-broker or sent again by its caller, so that nothing is lost with the process."""
+"""Calls to execute later (Celery's `eta` and `countdown`), kept by the thread of the lane.
+
+The broker keeps each of them too, or its caller sends it again, so nothing is lost with the
+process.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ MOST = 1000
 
 
 class Delayed:
-    """In order of their time, by this host's monotonic clock."""
+    """Delayed calls, ordered by their time on this host's monotonic clock."""
 
     def __init__(self, clock: Clock, now: Callable[[], datetime]) -> None:
         self._clock = clock
@@ -31,7 +34,7 @@ class Delayed:
         self._of: Counter[str] = Counter()
 
     def add(self, taken: Taken, delay_s: float) -> bool:
-        """False if there is no room for it."""
+        """Add a call. Return False if there is no room."""
         org = str(taken.proven.org or "")
         if len(self._heap) >= MOST or (org and self._of[org] >= MOST_OF_AN_ORG):
             return False
@@ -40,8 +43,10 @@ class Delayed:
         return True
 
     def in_time(self, taken: list[Taken], replies: list[TaskReply]) -> list[Taken]:
-        """Return those that are to be carried out now. The others wait for their time or, past it, are given up, as Celery does; both are by this
-        host's clock."""
+        """Return the calls to execute now. The others are delayed or, if expired, revoked, as in Celery.
+
+        Both are decided by this host's clock.
+        """
         if not any(t.message.eta or t.message.expires for t in taken):
             return taken
         now, fresh = self._now(), []
@@ -56,23 +61,23 @@ class Delayed:
         return fresh
 
     def _delay(self, taken: Taken, delay_s: float) -> str:
-        """Keep it until its time; the objection if it cannot be kept."""
+        """Keep a call until its time. Return an objection if it cannot be kept."""
         advice = "send the task when it is due"
         if len(taken.message.raw) > MOST_DELAYED_BYTES:
-            return f"eta: a message of more than {MOST_DELAYED_BYTES} bytes is not kept; {advice}"
+            return f"eta: a message of more than {MOST_DELAYED_BYTES} bytes cannot be delayed; {advice}"
         if delay_s > MOST_S:
             return f"eta: {delay_s:.0f} s ahead is above the maximum of {MOST_S}; {advice}"
-        return "" if self.add(taken, delay_s) else f"eta: too many delayed calls are in hand; {advice}"
+        return "" if self.add(taken, delay_s) else f"eta: there are too many delayed calls; {advice}"
 
     def due(self) -> list[Taken]:
-        """Those whose time has come; they leave."""
+        """Remove and return the calls whose time has come."""
         found, now = [], self._clock.monotonic()
         while self._heap and self._heap[0][0] <= now:
             found.append(self._leave())
         return found
 
     def everything(self) -> list[Taken]:
-        """All of them; they leave."""
+        """Remove and return all calls."""
         return [self._leave() for _ in range(len(self._heap))]
 
     def _leave(self) -> Taken:

@@ -1,4 +1,6 @@
-"""Messages that are dropped unanswered: counted by reason, and logged in one line a second at most, so that a flood of them fills no log."""
+"""Count dropped messages by reason, and log them in at most one line per second, so that a flood
+does not fill the log.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ _SHOWN = 200
 
 
 class Dropped:
-    """Any thread may add; what was not logged yet is logged with the next one, or by `flush`."""
+    """Any thread may add. Messages not logged yet are logged with the next one, or by `flush`."""
 
     def __init__(self, metrics: Metrics, clock: Clock) -> None:
         self._counter = metrics.messages_refused
@@ -40,7 +42,7 @@ class Dropped:
         self.flush()
 
     def flush(self) -> None:
-        """Log what has gathered, unless something was logged just now."""
+        """Log what has gathered, unless a line was logged less than a second ago."""
         with self._turn:
             now = self._clock.monotonic()
             if not self._unlogged or now - self._logged_at < EVERY_S:

@@ -1,4 +1,4 @@
-"""A message on its way through the lane: taken, and replied to."""
+"""A message in the lane, from taking it to the reply."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pool.core.records import ReplyTo
 from pool.core.states import Reason
 from pool.lifecycle.effects import Effects
 from tasks.lane.messages import IncomingMessage
-from tasks.lane.proving import NOT_ASKED, Proven
+from tasks.lane.proving import NOT_SIGNED, Proven
 from tasks.lane.replies import Answered
 
 
@@ -24,7 +24,7 @@ class Received(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """What came, how many messages were dropped because of their size, and the broker's time."""
+    """The messages of one take, the number dropped for their size, and the broker's time."""
 
     messages: list[Received]
     now_s: float
@@ -40,12 +40,12 @@ class Taken:
 
     message: IncomingMessage
     tag: str = ""
-    proven: Proven = NOT_ASKED
+    proven: Proven = NOT_SIGNED
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How Celery ends a task that has no answer: the state, and what was raised."""
+    """How Celery ends a task that has no answer: the state and the exception."""
 
     state: str
     exc: Exception
@@ -53,8 +53,11 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReply:
-    """What goes out for one message. With neither answer nor failure it is only acknowledged: the answer comes later, or none is wanted. A `spare` one
-    does not take the place of a result that is there."""
+    """The reply to one message.
+
+    With neither answer nor failure the message is only acknowledged: the answer comes later, or
+    none is wanted. A `spare` reply does not replace a result that exists.
+    """
 
     taken: Taken
     answer: Answered | None = None
@@ -68,7 +71,7 @@ class TaskReply:
 
     @property
     def is_open(self) -> bool:
-        """Whether its caller is still to be answered."""
+        """Whether its caller still needs an answer."""
         return self.answer is None and self.failure is None
 
 
@@ -82,8 +85,12 @@ class LateReply:
 
 @dataclass(slots=True, kw_only=True)
 class Replies:
-    """What follows from one delivery: replies to it, late replies to calls that waited, and the effects of both, sent after the replies. `outage`: the
-    messages are held, since the broker could not be asked whether one of them was served before."""
+    """The result of one delivery: replies to it, late replies to waiters, and the effects, which
+    are sent after the replies.
+
+    `outage` is set if the messages are held because the broker could not be queried for their
+    nonces.
+    """
 
     now: list[TaskReply]
     late: list[LateReply] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The one way in for calls of the task contract: messages come in, replies go out."""
+"""The entry point for calls of the task contract: messages come in, replies go out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 
 class Front:
-    """Used by the lane's own thread only."""
+    """Used only by the thread of the lane."""
 
     def __init__(
         self, deps: Deps, admission: Admission, delayed: Delayed, deciding: Deciding, aside: Executor
@@ -37,7 +37,7 @@ class Front:
         return bool(self._admission.held)
 
     def serve(self, came: Delivery) -> Replies:
-        """Bound, authenticate, spend the nonce, parse, decide, answer."""
+        """Check bounds, authenticate, spend the nonce, parse, decide, answer."""
         replies = Replies(now=self._admission.admit(came))
         try:
             fresh = self._admission.unspent(replies.now)
@@ -50,17 +50,17 @@ class Front:
         return replies
 
     def finish(self, replies: Replies) -> None:
-        """Carry out what follows, once the replies are posted: nobody waits for it."""
+        """Execute the effects, after the replies are posted. No caller waits for them."""
         effects.send(self._deps, replies.effects)
         if replies.effects.again:
             self._aside.submit(self._match, Effects(again=replies.effects.again))
 
     def unserved(self) -> Sequence[Taken]:
-        """What is to be handed back when the process stops."""
+        """Return the messages to hand back when the process stops."""
         return [*self._admission.held, *self._delayed.everything()]
 
     def _match(self, after: Effects) -> None:
         try:
             effects.finish(self._deps, after)
-        except Exception:  # the pass matches what is left
+        except Exception:  # the pass matches the rest
             log.exception("matching_left_to_the_pass")

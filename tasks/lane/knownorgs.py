@@ -1,5 +1,8 @@
-"""What a process knows of orgs: which of their keys are honoured, and which of them there are. Read from the table every few seconds, so that a
-key that was taken back and an org that is new are known everywhere within that time."""
+"""A cache of the orgs and of the accepted versions of their keys.
+
+It is read from the table every few seconds, so that a revoked key or a new org takes effect
+everywhere within that time.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,15 @@ from tasks.options import LANE
 log = structlog.get_logger(__name__)
 
 FRESH_S = 5.0
-# A key newer than what is known is looked up at once, but not by every message of somebody who makes versions up.
+# A key newer than the known ones is looked up at once, but not for every message with an invented
+# version.
 LOOK_AGAIN_S = 1.0
 _MOST_SECRETS = 10_000
 _ONLY_THE_FIRST = Versions()
 
 
 class KnownOrgs:
-    """Any thread may ask. While the table can not be read, what was read last holds."""
+    """Any thread may use it. While the table cannot be read, the last result is used."""
 
     def __init__(self, store: Store, keys: Keyring, clock: Clock) -> None:
         self._store = store
@@ -49,7 +53,9 @@ class KnownOrgs:
         return self._names
 
     def keep_fresh(self, threads: Executor) -> None:
-        """Have the table read again if that was some time ago. The first time it is read at once: `Transient` if it cannot be."""
+        """Read the table again if the cache is old. The first read is synchronous and may raise
+        `Transient`.
+        """
         if self._read_at is None:
             self.read()
         elif self._clock.monotonic() - self._read_at > FRESH_S and (
@@ -58,7 +64,7 @@ class KnownOrgs:
             self._reading = threads.submit(self.read)
 
     def read(self) -> None:
-        """Read the table now. `Transient` if it can not be, and was never before."""
+        """Read the table now. Raise `Transient` if it cannot be read and never was."""
         with self._turn:
             began = self._clock.monotonic()
             try:
@@ -73,7 +79,9 @@ class KnownOrgs:
             self._read_at = began
 
     def secrets(self, org: str, version: int) -> list[str]:
-        """What this org may sign with at this version; nothing if the version is not honoured."""
+        """Return the secrets that this org may sign with at this version; none if the version is
+        not accepted.
+        """
         if not self._honours(org, version):
             return []
         known = self._secrets.get((org, version))
@@ -94,7 +102,7 @@ class KnownOrgs:
 
 
 class OrgQueues:
-    """The queues that the lane reads: the common one, and with `queue_per_org` one for each org."""
+    """The queues that the lane reads: the common one and, with `queue_per_org`, one for each org."""
 
     def __init__(self, pool: PoolSettings, orgs: KnownOrgs, threads: Executor) -> None:
         self._are_signed = pool.signed_requests
@@ -103,7 +111,7 @@ class OrgQueues:
         self._threads = threads
 
     def names(self) -> list[str]:
-        """What is to be read now. `Transient` if the orgs were never read and cannot be."""
+        """Return the queues to read now. Raise `Transient` if the orgs were never read and cannot be."""
         if not self._are_signed:
             return [LANE]
         self._orgs.keep_fresh(self._threads)

@@ -1,7 +1,7 @@
-"""The lane: one thread takes what callers send, many messages at a time, and posts the replies. It never waits for a batch to fill: while one is
-being decided, the next one gathers in Redis.
+"""The lane: one thread takes messages of callers in batches and posts the replies.
 
-Nothing that arrives ends the lane; while Redis or the database is away it tries again until the process stops.
+It never waits for a batch to fill: while one is being decided, the next one gathers in Redis. No
+message ends the lane. While Redis or the database is down, it retries until the process stops.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from tasks.lane.slowpath import SlowPath
 log = structlog.get_logger(__name__)
 
 MOST_AT_ONCE = 100
-# A turn takes a moment, and with the database away as long as a call to it may; a lane without one for this long is stuck.
+# A turn is short; with the database down it takes as long as a call to it may. A lane without a
+# turn for this time is stuck.
 STUCK_S = 60.0
 _AWAY = Backoff(first_s=0.05, factor=2.0, limit_s=1.0, tries=1_000_000)
 
 
 class Lane:
-    """Takes, has the front serve, posts."""
+    """Takes messages, passes them to the front, posts the replies."""
 
     def __init__(
         self, mailbox: Mailbox, queues: OrgQueues, front: Front, slow_path: SlowPath, posting: Posting
@@ -44,7 +45,9 @@ class Lane:
         self._posting = posting
 
     def run(self, clock: Clock, stopping: threading.Event, turned: Callable[[], None]) -> None:
-        """Turn until the process stops, and call `turned` each time. What was taken and not served is handed back."""
+        """Take turns until the process stops, and call `turned` each time. Hand back messages that
+        were taken and not served.
+        """
         pauses = _AWAY.pauses()
         while not stopping.is_set():
             turned()
@@ -54,7 +57,7 @@ class Lane:
             except (RedisError, OSError, Transient) as exc:
                 log.warning("lane_interrupted", cause=str(exc))
                 clock.wait(stopping, next(pauses))
-            except Exception:  # one turn's trouble, whatever it is, must not be the end of the lane
+            except Exception:  # a failed turn must not end the lane
                 log.exception("lane_stumbled")
                 clock.wait(stopping, next(pauses))
         with contextlib.suppress(RedisError, OSError):

@@ -1,4 +1,5 @@
-"""The lane's side of Redis: messages are taken several at a time, answers and acknowledgements leave together.
+"""The lane's access to Redis: messages are taken in batches; answers and acknowledgements are sent
+together.
 
 What our own client sends is taken without a receipt: it sends again by itself. What any other Celery
 client sends is moved, in the same step in which it leaves the queue, to a hash of taken messages. It
@@ -32,12 +33,12 @@ from tasks.options import LANE
 log = structlog.get_logger(__name__)
 
 BLOCK_S = 1
-# Queues that are looked at in one round trip, and the most that is taken from one of several before the others have had their turn.
+# The most queues to read in one round trip, and the least share of messages of each queue.
 MOST_QUEUES = 256
 LEAST_SHARE = 10
-# Bytes that are taken in one round trip, beyond the message with which they are reached.
+# The most bytes to take in one round trip, not counting the message that exceeds it.
 MOST_BYTES = 2_000_000
-# The name of the queue and the frame around a message.
+# The size of the name of the queue and the frame of a message.
 _FRAME_BYTES = 64_000
 # How often messages are looked for that another process took and did not answer.
 RESTORED_EVERY_S = 5.0
@@ -101,7 +102,7 @@ _SPARE = "if redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2], 'NX') then redis
 
 
 class Mailbox:
-    """Any thread may use it; one at a time takes."""
+    """Any thread may use it, but only one at a time may take."""
 
     def __init__(self, url: str, *, celery: Celery, limit_bytes: int, visibility_s: int) -> None:
         self._limit_bytes = limit_bytes
@@ -117,8 +118,11 @@ class Mailbox:
         self._restored_at = float("-inf")
 
     def take(self, most: int, queues: Sequence[str] = (LANE,)) -> Delivery:
-        """What is there, at most `most`. Queues take turns, each with a small share, so that none waits behind a full one. Once all of them were found
-        empty, waits a moment for the first message of any."""
+        """Take up to `most` messages.
+
+        The queues take turns, each with a small share, so that none waits behind a full one. Once
+        all queues were empty, wait up to a second for the first message of any.
+        """
         self._next %= len(queues)
         order = [*queues[self._next :], *queues[: self._next]]
         return self._wait(order) if self._found_empty >= len(queues) else self._look(most, order)
@@ -187,7 +191,7 @@ class Mailbox:
         return {nonce: value.decode() for nonce, value in values if value is not None}
 
     def hand_back(self, taken: Sequence[Taken]) -> None:
-        """Put them back where the next process takes them."""
+        """Put messages back into the queue, for the next process."""
         self._outgoing.ask(
             ("MULTI",),
             ("RPUSH", LANE, *(t.message.raw for t in taken)),
@@ -196,7 +200,7 @@ class Mailbox:
         )
 
     def post(self, replies: Sequence[TaskReply], late: Sequence[LateReply] = ()) -> None:
-        """Deliver answers and acknowledgements in one round trip."""
+        """Send answers and acknowledgements in one round trip."""
         lists: dict[str, list[str]] = defaultdict(list)
         commands: list[tuple[Any, ...]] = []
         for reply in replies:
@@ -209,7 +213,7 @@ class Mailbox:
                     lists[message.address].append(_meta(message.task_id, state, result))
                 else:
                     commands += self._stored(message.task_id, state, result, spare=reply.spare)
-            # An answer that is no JSON costs its own caller only.
+            # An answer that is not JSON affects only its own caller.
             except (TypeError, ValueError, RecursionError):
                 log.exception("answer_not_encoded", task=message.task, task_id=message.task_id)
         for each in late:
@@ -218,11 +222,13 @@ class Mailbox:
             else:
                 commands += self._stored(each.to.task_id, "SUCCESS", each.answer.__json__())
         commands += _pushes(lists)
-        # After the answers: a process that dies in between has them answered once more rather than not at all.
+        # After the answers: if the process dies in between, the calls are answered twice rather
+        # than never.
         commands += _spent_nonces(replies)
         commands += _acknowledgements([reply.taken.tag for reply in replies])
         if commands:
-            # Together or not at all: a broker that refuses the answers must not acknowledge the calls.
+            # In one transaction: if the broker refuses the answers, it must not acknowledge the
+            # calls.
             self._outgoing.ask(("MULTI",), *commands, ("EXEC",))
 
     def close(self) -> None:
@@ -230,7 +236,7 @@ class Mailbox:
         self._outgoing.close()
 
     def _stored(self, task_id: str, state: str, result: Any, *, spare: bool = False) -> list[tuple[Any, ...]]:
-        """As Celery's Redis backend stores a result, where `.get()` finds it."""
+        """Return the commands that store a result as Celery's Redis backend does, for `.get()`."""
         backend: Any = self._celery.backend
         done = self._celery.now().astimezone(UTC).isoformat()
         text = _meta(task_id, state, result, children=[], date_done=done)

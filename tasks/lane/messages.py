@@ -1,7 +1,8 @@
-"""Messages of the queues that callers write to, bounded and checked before anything else sees them. Pure.
+"""Parse messages of callers' queues. They are bounded and checked before any other code uses them. Pure.
 
-A message that cannot be read, or has no usable id, is dropped and counted. One that can be read but asks for what is not served here has an
-objection: its caller is answered `invalid`, if the caller may be answered at all.
+A message that cannot be parsed, or has no valid id, is dropped and counted. A valid message that
+requests something unsupported has an objection: its caller gets the answer `invalid`, if it may be
+answered.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tasks.lane.bounds import ARGUMENTS, FRAME, MOST_TEXT, TooDeep, cleaned, dec
 CANARY = "pool.canary"
 TASKS = frozenset({"pool.acquire", "pool.renew", "pool.release", "pool.cancel", CANARY})
 _CALLABLE = ", ".join(sorted(TASKS - {CANARY}))
-# Celery shows up to 1024 characters of arguments.
+# Celery's limit for the arguments that Flower shows.
 _MOST_SHOWN = 1024
 _FOLLOWERS = ("callbacks", "errbacks", "chain", "chord")
 
@@ -44,7 +45,7 @@ class DropReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncomingMessage:
-    """One call as it came, in bounds. `objection` names the field for which it is refused, if it is."""
+    """One call as received, within bounds. `objection` names the field for which it is refused, if any."""
 
     raw: bytes
     task: str
@@ -60,16 +61,16 @@ class IncomingMessage:
 
     @property
     def asked(self) -> Asked:
-        """What its sender may have signed."""
+        """The part of the call that its sender may have signed."""
         return Asked(
             task=self.task, task_id=self.task_id, address=self.address, args=self.args, kwargs=self.kwargs
         )
 
     @property
     def refusal(self) -> str:
-        """Why callers are not served with it, if so: a sentence that begins with the field."""
+        """Why the message is refused, as a sentence that begins with the field; empty if it is not."""
         if self.task not in TASKS:
-            return f"task: {cleaned(self.task, 80)!r} is not a task of this queue; known are {_CALLABLE}"
+            return f"task: {cleaned(self.task, 80)!r} is not a task of this queue; the tasks are {_CALLABLE}"
         return self.objection
 
 
@@ -90,7 +91,7 @@ def read(raw: bytes, limit_bytes: int) -> IncomingMessage | DropReason:
 
 
 def checked(frame: object) -> IncomingMessage | DropReason:
-    """Return the message whose frame kombu has read, or why it is dropped."""
+    """Return the message whose frame kombu has parsed, or why it is dropped."""
     try:
         return _message(b"", frame)
     except _Refused as refused:
@@ -127,10 +128,13 @@ def _message(raw: bytes, frame: object) -> IncomingMessage:
 def _with_options(
     message: IncomingMessage, headers: Mapping[str, Any], embedded: Mapping[str, Any]
 ) -> IncomingMessage:
-    """Most messages have none of the options that this looks for."""
+    """Return the message with its options applied. Most messages have none."""
     objection = _ill_typed(headers)
     if any(embedded.get(name) for name in _FOLLOWERS):
-        objection = "link: callbacks, errbacks, chains and chords are not carried out here; send the next task from the caller"
+        objection = (
+            "link: callbacks, errbacks, chains and chords are not supported; "
+            "send the next task from the caller"
+        )
     eta, expires = headers.get("eta"), headers.get("expires")
     if not (objection or eta or expires):
         return message
@@ -142,9 +146,11 @@ def _with_options(
 
 
 def _ill_typed(headers: Mapping[str, Any]) -> str:
-    """Which of Celery's headers is of a kind that is not taken."""
+    """Return an objection to a Celery header that has an unsupported type or value."""
     if compression := headers.get("compression"):
-        return f"compression: {cleaned(str(compression), 80)!r} is not taken; send the message uncompressed"
+        return (
+            f"compression: {cleaned(str(compression), 80)!r} is not supported; send the message uncompressed"
+        )
     if not isinstance(headers.get("retries") or 0, int):
         return "retries: must be a number"
     limits = headers.get("timelimit")
@@ -178,7 +184,9 @@ def _is_base64(properties: Mapping[str, Any]) -> bool:
 
 
 def _address(given: object) -> str:
-    """A reply list of ours, or none: then the answer is stored as Celery's own result."""
+    """Return the reply list, or "" if it is not one of ours: then the answer is stored as a Celery
+    result.
+    """
     if given is None or (isinstance(given, str) and not given.startswith(REPLY_PREFIX)):
         return ""
     if not is_name(given):
@@ -187,7 +195,7 @@ def _address(given: object) -> str:
 
 
 def _known(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """The headers that others may read, each of them clean."""
+    """Return the headers that other code may read, cleaned."""
     known: dict[str, Any] = {name: cleaned(headers.get(name)) for name in ("origin", "root_id", "parent_id")}
     for name in ("argsrepr", "kwargsrepr"):
         known[name] = cleaned(headers.get(name), _MOST_SHOWN)

@@ -1,4 +1,6 @@
-"""Replies on their way out. What cannot be posted now is posted later; until then it is not marked as delivered."""
+"""Post replies. Replies that cannot be posted are posted later, and are not marked as delivered
+until then.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class Posting:
         self._late: list[LateReply] = []
 
     def post(self, replies: Sequence[TaskReply] = (), late: Sequence[LateReply] = ()) -> None:
-        """Post these and what was left before. Raises `RedisError` or `OSError` if they are left for later."""
+        """Post these replies and those left from before. Raise `RedisError` or `OSError` if they
+        are kept for later.
+        """
         with self._turn:
             posts, self._unposted = [*self._unposted, *replies], []
             lates, self._late = [*self._late, *late], []
@@ -52,11 +56,11 @@ class Posting:
         self._observer(posts, lates)
 
     def hand_back(self, taken: Sequence[Taken]) -> None:
-        """Leave these to another process."""
+        """Hand messages back to the queue, for another process."""
         self._mailbox.hand_back(taken)
 
     def close(self) -> None:
-        """Mark what was delivered."""
+        """Mark the delivered answers."""
         self._delivered.flush()
 
     def _mark(self, pks: list[Any]) -> None:

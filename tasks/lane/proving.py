@@ -1,8 +1,11 @@
-"""What a request proves about its sender. Its org is the key's, never the argument's. Time is the broker's, which is one clock for all; a nonce is
-kept in Redis for as long as its signature could be used again. Pure.
+"""What a request proves about its sender. Pure.
 
-A nonce is spent when its request is answered, not when it is taken: what the broker delivers again because it was not finished is served. A
-second copy of what was answered is refused."""
+The org is that of the key, never the argument. Times are of the broker's clock, which is one clock
+for all. A nonce is kept in Redis for as long as its signature is valid.
+
+A nonce is spent when its request is answered, not when it is taken. So a message that is
+redelivered before it was finished is served; a second copy of an answered one is refused.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,18 @@ from pool.core.states import Reason
 from tasks.lane.bounds import cleaned
 from tasks.lane.messages import IncomingMessage
 
-# What a nonce in Redis says: its request was answered, or will be by whoever decides it.
+# The value of a nonce in Redis: its request was answered, or will be.
 ANSWERED, OPEN = "answered", "open"
 _SHOWN = 80
 
 _SENTENCES = {
-    SignatureProblem.UNSIGNED: f"signature is missing: this pool accepts only signed requests (header {signing.HEADER})",
+    SignatureProblem.UNSIGNED: (
+        f"signature is missing: this pool accepts only signed requests (header {signing.HEADER})"
+    ),
     SignatureProblem.MALFORMED: "signature is malformed",
-    SignatureProblem.UNKNOWN_KEY: "signature was made with a key that is not accepted; `warmpool org key` prints the current key",
+    SignatureProblem.UNKNOWN_KEY: (
+        "signature was made with a key that is not accepted; `warmpool org key` prints the current key"
+    ),
     SignatureProblem.MISMATCH: "signature does not match this task, id, org, arguments and reply address",
     SignatureProblem.EXPIRED: "signature has expired according to the broker's clock; sign the request again",
     SignatureProblem.AHEAD: "signature is valid for longer than signature_limit_s allows",
@@ -37,7 +44,7 @@ _SENTENCES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nonce:
-    """Under what it is remembered, and for how long."""
+    """The Redis key of a nonce, and how long to keep it."""
 
     key: str
     keep_s: int
@@ -45,25 +52,29 @@ class Nonce:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proven:
-    """A request that may be served: for this org, or for whichever it names if requests are not signed here."""
+    """A request that may be served: for this org or, if requests are not signed, for the org that
+    it names.
+    """
 
     org: OrgId | None = None
     nonce: Nonce | None = None
 
 
-NOT_ASKED = Proven()
+NOT_SIGNED = Proven()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unproven:
-    """A request that is refused, and whether its caller is told. It is not if the answer would take the place of another, or go to others."""
+    """A refused request, and whether its caller is answered. It is not if the answer would replace
+    another one or reach others.
+    """
 
     trouble: SignatureProblem
     detail: str
     org: str = ""
     task: str = ""
     origin: str = ""
-    told: bool = True
+    answered: bool = True
 
     @property
     def answer(self) -> RefusedAnswer:
@@ -78,7 +89,7 @@ class ForeignOrg(InvalidInput):
 
 
 def refusal(
-    trouble: SignatureProblem, message: IncomingMessage, org: str = "", *, told: bool = True
+    trouble: SignatureProblem, message: IncomingMessage, org: str = "", *, answered: bool = True
 ) -> Unproven:
     return Unproven(
         trouble=trouble,
@@ -86,10 +97,10 @@ def refusal(
         org=org,
         task=message.task,
         origin=cleaned(message.headers.get("origin"), _SHOWN),
-        told=told and trouble is not SignatureProblem.FOREIGN_ADDRESS,
+        answered=answered and trouble is not SignatureProblem.FOREIGN_ADDRESS,
     )
 
 
 def nonce_key(proof: Proof) -> str:
-    """Each org has nonces of its own: nobody uses up another's."""
+    """Return the Redis key of a nonce. Each org has its own keys, so no org can spend a nonce of another."""
     return f"{NONCE_PREFIX}{proof.org}{END_OF_ORG}{proof.nonce}"

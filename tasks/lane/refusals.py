@@ -1,4 +1,4 @@
-"""Requests that were refused because of their signature: counted at once, and written to the audit log together."""
+"""Requests refused for their signature: counted at once, and written to the audit log in batches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ class Refusals:
         self._gathering.flush()
 
     def _write(self, refused: list[Any]) -> None:
-        """A few of them with their names and the rest as a number, so that forged requests do not fill the database."""
+        """Write a few of them in detail and the rest as a number, so that forged requests do not
+        fill the database.
+        """
         with self._deps.store.write() as tx:
             for each in refused[:_MOST_NAMED]:
                 log.warning("request_refused", trouble=str(each.trouble), org=each.org, task=each.task)

@@ -1,4 +1,6 @@
-"""Where answers go. A caller that named a reply list gets its answer there, in one round trip; any other gets Celery's ordinary result."""
+"""Where answers go: to the reply list that the caller named, in one round trip, or else to Celery's
+result backend.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,17 @@ from pool.core.names import REPLY_PREFIX
 
 __all__ = ["REPLY_KEPT_S", "REPLY_PREFIX", "Answered", "ReplyBackend"]
 
-# A list that nobody reads any more goes by itself.
+# A reply list without a reader expires after this time.
 REPLY_KEPT_S = 120
 
 
 class Answered:
-    """An answer on its way to a caller. Shows in words and without its token in logs, events and Flower; JSON carries it whole. A refusal is an
-    answer, so its task succeeds: in Flower it reads `refused`, and what reads FAILURE there is an error of ours."""
+    """An answer for a caller. Its repr, for logs, events and Flower, is readable and without the
+    token; its JSON is complete.
+
+    A refusal is an answer, so its task succeeds. In Flower it shows as `refused`; a task in state
+    FAILURE is an error of the pool.
+    """
 
     __slots__ = ("_answer", "pk")
 
@@ -29,14 +35,14 @@ class Answered:
         return self._answer
 
     def __repr__(self) -> str:
-        told = self._answer
-        match told.get("outcome"):
+        answer = self._answer
+        match answer.get("outcome"):
             case "granted":
                 whole = "granted {worker_id}, claim {claim_id}, epoch {epoch}, {source}, token ***"
-                return whole.format_map(told)
+                return whole.format_map(answer)
             case "refused":
-                return f"refused {told.get('reason')}: {told.get('detail')}"
-        return repr({k: "***" if k == "token" else v for k, v in told.items()})
+                return f"refused {answer.get('reason')}: {answer.get('detail')}"
+        return repr({k: "***" if k == "token" else v for k, v in answer.items()})
 
 
 class ReplyBackend(RedisBackend):

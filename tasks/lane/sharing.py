@@ -1,5 +1,6 @@
-"""Threads that orgs share. One org has a bounded part of them at a time and a bounded number of calls in hand, so that calls which wait for
-something of one org never hold up another's."""
+"""Threads that orgs share. Each org has a bounded part of the threads and a bounded number of calls
+in progress, so that slow calls of one org do not delay other orgs.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +10,25 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-# What one org may have in hand. Its further calls are answered as during an outage, so that its callers try again later.
-MOST_IN_HAND = 1000
-MOST_BYTES_IN_HAND = 8_000_000
+# What one org may have in progress. Further calls get the answer of an outage, so that callers try
+# again later.
+MOST_IN_PROGRESS = 1000
+MOST_BYTES_IN_PROGRESS = 8_000_000
 
 
 class SharedThreads:
-    """Orgs take turns; within an org calls run in their order."""
+    """Orgs take turns. The calls of an org run in order."""
 
     def __init__(
-        self, threads: int, *, most_in_hand: int = MOST_IN_HAND, most_bytes: int = MOST_BYTES_IN_HAND
+        self,
+        threads: int,
+        *,
+        most_in_progress: int = MOST_IN_PROGRESS,
+        most_bytes: int = MOST_BYTES_IN_PROGRESS,
     ) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="at-length")
         self._free = threads
-        self._most_in_hand = most_in_hand
+        self._most_in_progress = most_in_progress
         self._most_bytes = most_bytes
         self._bytes: Counter[str] = Counter()
         self._waiting: dict[str, deque[tuple[Callable[[], Any], int]]] = {}
@@ -30,11 +36,11 @@ class SharedThreads:
         self._turn = threading.Condition()
 
     def submit(self, org: str, call: Callable[[], Any], size_bytes: int = 0) -> bool:
-        """Have it called soon; False if this org has as much in hand as it may have, in calls or in bytes."""
+        """Run a call soon. Return False if this org has reached its limit of calls or bytes."""
         with self._turn:
-            in_hand = len(self._waiting.get(org, ())) + self._running.get(org, 0)
-            if in_hand >= self._most_in_hand or (
-                in_hand and self._bytes.get(org, 0) + size_bytes > self._most_bytes
+            in_progress = len(self._waiting.get(org, ())) + self._running.get(org, 0)
+            if in_progress >= self._most_in_progress or (
+                in_progress and self._bytes.get(org, 0) + size_bytes > self._most_bytes
             ):
                 return False
             self._bytes[org] += size_bytes
@@ -43,7 +49,7 @@ class SharedThreads:
             return True
 
     def shutdown(self) -> None:
-        """Wait until everything in hand has been called."""
+        """Wait until all calls have run."""
         with self._turn:
             self._turn.wait_for(lambda: not self._waiting and not self._running)
         self._threads.shutdown(wait=True)
@@ -58,11 +64,13 @@ class SharedThreads:
                 self._running[org] += 1
                 self._waiting.pop(org)
                 if waiting:
-                    self._waiting[org] = waiting  # behind the others
+                    self._waiting[org] = waiting  # after the other orgs
                 self._threads.submit(self._run, org, call, size_bytes)
 
     def _has_room(self, org: str) -> bool:
-        """An org has at most half of the threads that the others leave: it takes several orgs together to occupy all of them."""
+        """Return whether an org may start a call. It gets at most half of the threads that other
+        orgs leave free, so no single org can occupy all threads.
+        """
         running = self._running.get(org, 0)
         return self._free > 0 and running < max(1, (self._free + running) // 2)
 

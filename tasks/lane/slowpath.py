@@ -1,4 +1,6 @@
-"""Calls that are not decided in a batch: they wait for rows that another transaction has locked, in threads that orgs share, and delay no other org."""
+"""Calls that are not decided in a batch. They wait for rows locked by other transactions, in
+threads that orgs share, and delay no other org.
+"""
 
 from __future__ import annotations
 
@@ -27,21 +29,22 @@ from tasks.lane.waits import Waits
 
 log = structlog.get_logger(__name__)
 
-# Calls that may be on their way here; beyond that messages stay in Redis, where other workers can take them.
+# The most calls in progress here. Further messages stay in Redis, where other workers can take
+# them.
 MOST_OPEN = 10_000
-# An outage is waited out for a moment before the caller is answered with it.
+# How long to retry during an outage before the caller gets the error.
 _PATIENCE = Backoff(first_s=0.05, factor=2.0, limit_s=1.0, tries=10)
 
 
 def failed(taken: Taken, exc: Exception) -> TaskReply:
-    """What Celery stores for a task that raised."""
+    """Return the reply of a task that raised, as Celery stores it."""
     message = taken.message
     log.error("call_failed", task=message.task, task_id=message.task_id, cause=f"{type(exc).__name__}: {exc}")
     return TaskReply(taken=taken, failure=Failure("FAILURE", exc))
 
 
 class SlowPath:
-    """Any number of calls at once. Each is answered, or handed back when the process stops."""
+    """Runs any number of calls at once. Each is answered, or handed back when the process stops."""
 
     def __init__(
         self,
@@ -62,7 +65,7 @@ class SlowPath:
         self._fewer = threading.Condition()
 
     def submit(self, taken: Taken, call: LaneCall) -> bool:
-        """Have it carried out; False if its org has as many calls in hand as it may have."""
+        """Run a call. Return False if its org has reached its limit."""
         with self._fewer:
             self._open += 1
         carry_out = partial(self._carry_out, taken, call)
@@ -75,14 +78,14 @@ class SlowPath:
         return False
 
     def wait_for_room(self, turned: Callable[[], None]) -> None:
-        """Return once more calls may be submitted, or the process stops. `turned` is called while this waits."""
+        """Return once more calls may be submitted, or the process stops. Call `turned` while waiting."""
         with self._fewer:
             while self._open >= MOST_OPEN and not self._stopping.is_set():
                 self._fewer.wait(0.2)
                 turned()
 
     def close(self) -> None:
-        """Wait for all that was submitted."""
+        """Wait for all submitted calls."""
         self._threads.shutdown()
         self._aside.shutdown(wait=True)
 
@@ -92,7 +95,7 @@ class SlowPath:
             self._fewer.notify()
 
     def _carry_out(self, taken: Taken, call: LaneCall) -> None:
-        """Whatever it raises goes to its caller and to no other."""
+        """Run a call. An exception goes to its caller only."""
         try:
             if self._stopping.is_set():
                 self._posting.hand_back([taken])
@@ -103,7 +106,7 @@ class SlowPath:
                 reply = TaskReply(taken=taken, answer=answer)
             except Exception as exc:  # noqa: BLE001 - as Celery does for a task
                 if self._stopping.is_set() and isinstance(exc, Transient):
-                    self._posting.hand_back([taken])  # another process carries it out
+                    self._posting.hand_back([taken])  # another process runs it
                     return
                 reply = failed(taken, exc)
             self._posting.post([reply])
@@ -113,7 +116,7 @@ class SlowPath:
             self._closed_one()
 
     def _decided(self, call: LaneCall) -> Answered | None:
-        """Return the answer, or None: it is decided later."""
+        """Return the answer, or None if it is decided later."""
         deps = self._deps
         match call:
             case AcquireCall():

@@ -1,4 +1,6 @@
-"""Celery's task events for what Celery did not do itself, so that Flower sees it: sent in one message for all that has gathered."""
+"""Celery's task events for tasks that the lane executes, so that Flower shows them. All that have
+gathered are sent in one message.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from tasks.lane.replies import Answered
 
 log = structlog.get_logger(__name__)
 
-# More than ever gathers: it leaves when we say so.
+# More than will ever gather: we flush the buffer ourselves.
 _BUFFER = 1_000_000
 
 
@@ -37,7 +39,7 @@ class TaskEvent:
 
     @classmethod
     def served(cls, reply: TaskReply) -> list[TaskEvent]:
-        """The life of a task in the lane, as far as it has come."""
+        """Return the events of a task in the lane, up to its current state."""
         message = reply.taken.message
         events = cls._begun(message)
         if reply.answer is not None:
@@ -65,7 +67,7 @@ class TaskEvent:
 
 
 class EventSender:
-    """Sends events to all that listen. Used by one thread."""
+    """Sends events to all listeners. Used by one thread."""
 
     def __init__(self, celery: Celery, hostname: str, left_out: LeftOut) -> None:
         self._celery = celery
@@ -84,7 +86,7 @@ class EventSender:
         except (RedisError, OperationalError, OSError) as exc:
             log.warning("events_not_sent", count=len(events), cause=str(exc))
             self.close()
-        except Exception as exc:  # noqa: BLE001 - one of them is to blame; it is left out by itself
+        except Exception as exc:  # noqa: BLE001 - send them one by one and skip the one that fails
             self.close()
             if len(events) == 1:
                 self._left_out(Item.TASK_EVENT, events[0].kind, exc)

@@ -1,5 +1,9 @@
-"""The ends of waits. Only hints: the database's clock decides, and reap ends what nobody was reminded of. A wait that was decided meanwhile leaves memory
-within seconds, however long it might have lasted."""
+"""Timers for the ends of waits. They are only hints: the database's clock decides, and the reap
+ends waits without a timer.
+
+A wait that is decided meanwhile is removed from memory within seconds, even if its deadline is far
+away.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from pool.store import requests
 from tasks.background import Timers
 from tasks.lane.replies import Answered
 
-# Waits that end sooner have a timer; the others are looked through this often.
+# Waits that end sooner have a timer. The others are checked at this interval.
 LOOK_EVERY_S = 10.0
 _AT_A_TIME = 1_000
 
@@ -27,23 +31,23 @@ class Waits:
         self._deps = deps
         self._timers = timers
         self._lock = threading.Lock()
-        # When each of the long ones ends, by this host's monotonic clock.
+        # The end of each long wait, on this host's monotonic clock.
         self._later: dict[RequestPk, float] = {}
         self._looking = False
 
     def __len__(self) -> int:
-        """How many long ones are kept."""
+        """Return the number of long waits."""
         return len(self._later)
 
     def answered(self, answer: Answer | dict[str, Any]) -> Answered | None:
-        """Return what is sent now, or None for a wait that has just begun: then a timer ends it."""
+        """Return the answer to send now, or None for a wait that has just begun: then a timer ends it."""
         if isinstance(answer, Pending):
             self.add(answer.request_pk, answer.until_s + 0.05)
             return None
         return Answered(answer) if isinstance(answer, dict) else Answered(answer.as_dict(), answer.pk)
 
     def add(self, pk: RequestPk, seconds: float) -> None:
-        """Remind of the end of this wait."""
+        """Schedule the end of this wait."""
         if seconds <= LOOK_EVERY_S:
             self._remind(pk, seconds)
             return
@@ -54,7 +58,7 @@ class Waits:
             self._timers.after(LOOK_EVERY_S, self.look)
 
     def look(self) -> None:
-        """Forget those that were decided; those that end before the next look get their timers."""
+        """Remove decided waits, and set timers for those that end before the next check."""
         try:
             self._forget_decided()
         finally:

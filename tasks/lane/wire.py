@@ -1,5 +1,8 @@
-"""Several commands to Redis in one round trip over one connection, without what redis-py does around each: on the lane that would cost more than
-the commands. A broker that refuses writes (out of memory, read-only, loading, in failover) is away, like one that does not answer."""
+"""Several Redis commands in one round trip over one connection, without redis-py's overhead per
+command, which would cost more than the commands.
+
+A broker that refuses writes (out of memory, read-only, loading, in failover) counts as down.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,16 @@ NO_LIMIT = 0
 
 
 class ReplyTooLarge(RedisConnectionError):
-    """The broker sent more than this connection takes. Nothing of it was kept, and the connection is closed."""
+    """The broker sent more than this connection accepts. The data is discarded and the connection
+    is closed.
+    """
 
 
 class RedisWire:
-    """One connection, opened at first use and anew after it broke. Threads take turns. A reply of more than `limit_bytes` is not read to its end."""
+    """One connection, opened at first use and again after an error. Threads take turns.
+
+    A reply of more than `limit_bytes` is not read to its end.
+    """
 
     def __init__(self, url: str, *, limit_bytes: int = NO_LIMIT) -> None:
         self._redis = Redis.from_url(
@@ -42,8 +50,12 @@ class RedisWire:
         self._turn = threading.Lock()
 
     def ask(self, *commands: tuple[Any, ...]) -> list[Any]:
-        """What each command gave. One that Redis refuses gives None and is logged: the others are none the worse for it. Raises `RedisError` or
-        `OSError` if the connection broke or the broker takes no writes; what was carried out is not known then."""
+        """Return the result of each command. If Redis refuses one, its result is None and the error
+        is logged.
+
+        Raise `RedisError` or `OSError` if the connection broke or the broker accepts no writes;
+        then it is unknown which commands were executed.
+        """
         with self._turn:
             try:
                 connection = self._open()
@@ -78,13 +90,16 @@ def _answers(connection: Any, commands: tuple[tuple[Any, ...], ...]) -> list[Any
         except ResponseError as exc:
             if is_outage(exc):
                 raise
-            log.error("command_refused", command=command[0], key=str(command[1:2]), cause=str(exc))  # noqa: TRY400
+            key = str(command[1:2])
+            log.error("command_refused", command=command[0], key=key, cause=str(exc))  # noqa: TRY400
             found.append(None)
     return found
 
 
 def _without_errors(command: tuple[Any, ...], reply: Any) -> Any:
-    """What a transaction gave. A command of it that Redis refused gives None and is logged."""
+    """Return the results of a transaction. If Redis refused a command of it, that result is None
+    and the error is logged.
+    """
     if command[0] != "EXEC" or not isinstance(reply, list):
         return reply
     for each in reply:
@@ -94,13 +109,13 @@ def _without_errors(command: tuple[Any, ...], reply: Any) -> Any:
 
 
 def _bounded(limit_bytes: int) -> type[Any]:
-    """A parser of replies that gives up on one of which more than this has gathered."""
+    """Return a reply parser that raises once more than this has been buffered."""
 
     class Bounded(DefaultParser):  # type: ignore[misc,valid-type]
         def read_from_socket(self, *args: Any, **kwargs: Any) -> Any:
             more = super().read_from_socket(*args, **kwargs)
             if self._reader.len() > limit_bytes:
-                raise ReplyTooLarge(f"a reply of more than {limit_bytes} bytes")
+                raise ReplyTooLarge(f"the reply has more than {limit_bytes} bytes")
             return more
 
     return Bounded

@@ -1,1 +1,1 @@
-"""A worker process: how it starts, consumes, reports that it is alive, and stops."""
+"""A worker process: how it starts, consumes, reports its liveness, and stops."""

@@ -1,4 +1,6 @@
-"""Beat's scheduler: nothing kept on disk, no look at the wall clock, and a file touched on every turn so that a wedged beat shows."""
+"""Beat's scheduler. It keeps nothing on disk, does not use the wall clock, and touches a file on
+every turn, so that a stuck beat is visible.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,12 @@ from tasks.worker.probefiles import touch
 
 log = structlog.get_logger(__name__)
 
-# So often at least the file is touched.
+# The longest interval between two touches of the file.
 _LONGEST_TURN_S = 2.0
 
 
 class NamingBeat(Beat):
-    """Beat that says which signal ended it."""
+    """A beat that logs the signal that ended it."""
 
     def install_sync_handler(self, service: Any) -> None:
         def end(signum: int, _frame: Any) -> NoReturn:
@@ -34,8 +36,11 @@ class NamingBeat(Beat):
 
 
 class ReportingScheduler(Scheduler):
-    """In memory, by this host's monotonic clock. Every entry is due when beat starts, and then once a period: the table knows if a pass ran just
-    now. A clock that is wrong, or is put right, changes nothing."""
+    """A scheduler in memory, by this host's monotonic clock.
+
+    Every entry is due when beat starts, then once per period; the table shows whether a pass has
+    just run. A wrong clock, or a change of the clock, has no effect.
+    """
 
     app: Any
 
@@ -45,20 +50,21 @@ class ReportingScheduler(Scheduler):
         super().__init__(*args, **kwargs)
 
     def tick(self, *args: Any, **kwargs: Any) -> float:  # noqa: ARG002
-        """Send what is due; how long until the next is."""
-        self._touch_if_well()
+        """Send the ticks that are due. Return the seconds until the next one."""
+        self._touch_if_healthy()
         now_s = self._clock.monotonic()
         for name, entry in self.schedule.items():
             if self._due_s.get(name, now_s) <= now_s:
-                # From when it was sent, not from when it was due: what was missed is not made up for.
+                # From the time it was sent, not the time it was due: missed ticks are not sent
+                # later.
                 self._due_s[name] = now_s + beat_schedule[name]["schedule"]
-                self._touch_if_well()  # each may take its time while the broker is away
+                self._touch_if_healthy()  # each may take long while the broker is down
                 self.apply_entry(entry, producer=self.producer)
         next_s = min(self._due_s.values(), default=now_s) - self._clock.monotonic()
         return max(0.0, min(next_s, _LONGEST_TURN_S))
 
     def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
-        """With the broker's time in it, from which its age is told."""
+        """Add the broker's time, from which the age of the tick is computed."""
         entry.options = {
             **entry.options,
             "headers": {ticks.HEADER: ticks.broker_time_s(self.app.backend)},
@@ -68,14 +74,16 @@ class ReportingScheduler(Scheduler):
         return sent
 
     def _ensure_connected(self) -> Any:
-        """Beat stands here while the broker is away; it says so instead of falling silent, since a restart would not help."""
+        """Connect to the broker. While it is down, beat waits here; it stays alive, because a
+        restart would not help.
+        """
 
         def away(exc: Exception, interval_s: float) -> None:
             log.warning("broker_away", cause=str(exc), again_in_s=interval_s)
-            self._touch_if_well()
+            self._touch_if_healthy()
 
         return self.connection.ensure_connection(away, self.app.conf.broker_connection_max_retries)
 
-    def _touch_if_well(self) -> None:
+    def _touch_if_healthy(self) -> None:
         if not self.app.watched.unwell():
             touch()

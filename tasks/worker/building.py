@@ -1,4 +1,4 @@
-"""The lane of an acquire worker, put together from what its process has."""
+"""Build the lane of an acquire worker from the dependencies of its process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ _JOIN_S = 30.0
 
 
 def start_lane(app: WarmpoolApp) -> None:
-    """Run the lane until the process stops. What it has in hand is finished or handed back when the process closes."""
+    """Run the lane until the process stops. Calls in progress are finished or handed back when the
+    process closes.
+    """
     deps, pool, stopping, timers = app.deps, app.settings.pool, app.stopping, app.timers
     limit_bytes = pool.message_limit_bytes
     aside = ThreadPoolExecutor(2, thread_name_prefix="aside")
@@ -47,7 +49,7 @@ def start_lane(app: WarmpoolApp) -> None:
     thread = app.watched.make(
         "lane", lambda: lane.run(deps.clock, stopping, thread.turned), stop=stopping, stuck_after_s=STUCK_S
     )
-    # The last of these is called first.
+    # They are called in reverse order.
     for close in (refusals.flush, posting.close, mailbox.close, line.close, slow_path.close):
         app.closing.callback(close)
     app.closing.callback(thread.join, _JOIN_S)

@@ -1,4 +1,4 @@
-"""Celery's consumer, which no message can end."""
+"""A Celery consumer that no message can stop."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ log = structlog.get_logger(__name__)
 
 
 class PatientConsumer(Consumer):
-    """A consumer that no message can end. Celery's own gives up on one whose parts are of the wrong shape, puts it back into the queue
-    on its way out, and so ends every consumer after it as well.
+    """A consumer that no message can stop.
 
-    It serves the tasks of its own queue and no other; the transport hands it only what the control plane has signed."""
+    Celery's own consumer stops at a message with malformed parts and puts it back into the queue,
+    so that the message stops every later consumer too. This one serves only the tasks of its own
+    queue. The transport passes it only messages signed by the control plane.
+    """
 
     def update_strategies(self) -> None:
         super().update_strategies()
@@ -37,7 +39,7 @@ class PatientConsumer(Consumer):
                 received(message)
             except self.connection_errors:  # type: ignore[attr-defined]
                 raise
-            except Exception as exc:  # noqa: BLE001 - whatever is wrong with it, it is one message
+            except Exception as exc:  # noqa: BLE001 - one bad message must not stop the consumer
                 dropped.add(DropReason.ERROR, cause=f"{type(exc).__name__}: {exc}")
                 message.reject_log_error(log, self.connection_errors)  # type: ignore[attr-defined]
 

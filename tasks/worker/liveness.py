@@ -1,5 +1,9 @@
-"""Whether a worker is well: its consumer turns and none of its long-lived threads is dead or stuck, or the broker or the database is away. One that
-stands still while both answer everybody else is stalled, and only a restart helps it."""
+"""The liveness of a worker.
+
+It is healthy if its consumer turns and no long-lived thread is dead or stuck, or if the broker or
+the database is down. A worker that does not turn while both answer is stalled, and only a restart
+helps.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +29,20 @@ from tasks.worker.probefiles import touch, touch_alive
 log = structlog.get_logger(__name__)
 
 BEAT_S = 2.0
-# So long without a turn is silence.
+# Time without a turn after which the consumer counts as silent.
 SILENT_S = 3 * BEAT_S
-# Celery waits up to 32 s between two tries to connect.
+# Celery waits up to 32 s between two attempts to connect.
 STALLED_S = 45.0
 _ASK_TIMEOUT_S = 1.0
-# To ask the database may take a connection timeout and a statement timeout.
+# Querying the database may take a connection timeout and a statement timeout.
 _STUCK_S = 120.0
 
 
 class Silence:
-    """A consumer or a thread that does not turn. That is in order while the broker or the database is away, and for a while after it is back."""
+    """Detects a consumer or thread that does not turn.
+
+    That is normal while the broker or the database is down, and for some time afterwards.
+    """
 
     def __init__(self, clock: Clock, others_answer: Callable[[], bool]) -> None:
         self._clock = clock
@@ -51,7 +58,7 @@ class Silence:
         return self._clock.monotonic() - self._turned > SILENT_S
 
     def is_excused(self) -> bool:
-        """Whether a restart would not help. Asks the broker and the database."""
+        """Return whether a restart would not help. Queries the broker and the database."""
         if not self._others_answer():
             self._answered_since = None
             return True
@@ -62,8 +69,11 @@ class Silence:
 
 
 class Liveness:
-    """Touches the ready file from the consumer's own loop, so that a stalled consumer shows. While the broker is away the loop stands
-    still, in Celery's hands or in those of the Redis client; then a thread touches it."""
+    """Touches the ready file from the loop of the consumer, so that a stalled consumer is visible.
+
+    While the broker is down, the loop is blocked in Celery or in the Redis client. Then a thread
+    touches the file.
+    """
 
     def __init__(
         self, threads: Threads, stopping: threading.Event, others_answer: Callable[[], bool]
@@ -74,7 +84,7 @@ class Liveness:
         self.silence = Silence(threads.clock, others_answer)
 
     def watch(self) -> None:
-        """Start the thread that touches the file while the loop stands still."""
+        """Start the thread that touches the file while the loop is blocked."""
         thread = self._threads.make(
             "liveness",
             lambda: self._in_silence(thread.turned),
@@ -84,7 +94,9 @@ class Liveness:
         thread.start()
 
     def consume(self, timer: Any) -> None:
-        """Turn with the consumer's loop from now on. Called anew after every reconnection, since the loop's timers are cleared then."""
+        """Touch the file in the loop of the consumer from now on. Called after every reconnection,
+        because Celery then clears the timers of the loop.
+        """
         self._touch = touch
         self.turn()
         timer.call_repeatedly(BEAT_S, self.turn)
@@ -111,12 +123,12 @@ class Liveness:
 
 
 def others_answer(settings: Settings) -> bool:
-    """Whether the broker and the database answer."""
+    """Return whether the broker and the database answer."""
     return _broker_answers(settings) and _database_answers(settings)
 
 
 def _database_answers(settings: Settings) -> bool:
-    """On a connection of its own: those of the process may all be in use by what is stuck."""
+    """Query the database on a separate connection: stuck threads may use all others."""
     store = wiring.open_store(settings, connections=1)
     try:
         ping(store)
@@ -129,7 +141,7 @@ def _database_answers(settings: Settings) -> bool:
 
 
 def _broker_answers(settings: Settings) -> bool:
-    """On a connection of its own, made anew."""
+    """Query the broker on a new connection."""
     client = Redis.from_url(
         config.broker_url(settings),
         socket_timeout=_ASK_TIMEOUT_S,

@@ -1,5 +1,8 @@
-"""Readiness and liveness of a process: files that it touches while it is well. Ready: it has served once, and is well. Alive: it is well, or
-waits for a broker that is away; a restart would not help then."""
+"""The files for readiness and liveness probes, touched while the process is healthy.
+
+Ready: it has served once and is healthy. Alive: it is healthy, or waits for a broker that is down,
+when a restart would not help.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,13 @@ from pool.core.names import ENV_ALIVE_FILE, ENV_READY_FILE
 
 
 def touch() -> None:
-    """Say that this process is ready and well, if somebody wants to know."""
+    """Report that this process is ready and healthy, if the files are configured."""
     _touch(ENV_READY_FILE)
     touch_alive()
 
 
 def touch_alive() -> None:
-    """Say that it is well, and not yet ready."""
+    """Report that it is alive but not ready yet."""
     _touch(ENV_ALIVE_FILE)
 
 

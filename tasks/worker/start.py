@@ -1,5 +1,7 @@
-"""What a worker process does beside its tasks: follows the cluster, says that it is well, and ends in order. It touches no pod when it
-starts or stops: nobody owns pods, the table does."""
+"""What a worker process does beside its tasks: observe the cluster, report liveness, and stop in order.
+
+It touches no pod when it starts or stops: pods belong to the table, not to processes.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,9 @@ _JOIN_S = 5.0
 
 
 class LaneStep(bootsteps.StartStopStep):
-    """Runs the lane in a worker that serves callers. It has a connection of its own, so that it is started once and goes on by itself
-    while Celery's consumer connects again."""
+    """Runs the lane in an acquire worker. The lane has its own connection, so it is started once
+    and keeps running while Celery's consumer reconnects.
+    """
 
     def __init__(self, parent: Any, **kwargs: Any) -> None:
         super().__init__(parent, **kwargs)
@@ -44,9 +47,10 @@ class LaneStep(bootsteps.StartStopStep):
 
 
 class LivenessStep(bootsteps.StartStopStep):
-    """Has liveness turn with the consumer's loop."""
+    """Touches the liveness file from the loop of the consumer."""
 
-    # It starts when the worker consumes. Without this Celery may start it before the connection is there.
+    # It starts when the worker consumes. Without this, Celery may start it before the connection
+    # exists.
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
     def __init__(self, parent: Any, **kwargs: Any) -> None:
@@ -76,7 +80,7 @@ def _started(**_: Any) -> None:
         _begin("fallback", lambda: fallback.watch_over(deps, app.stopping))
     elif app.role == PASSES:
         _begin("pod cache", _keep_cache)
-        threading.Thread(target=_look_around, name="preflight", daemon=True).start()
+        threading.Thread(target=_log_start_checks, name="preflight", daemon=True).start()
 
 
 @signals.task_postrun.connect
@@ -86,7 +90,7 @@ def _ran(task: Any = None, state: Any = None, **_: Any) -> None:
 
 
 @signals.worker_shutting_down.connect
-def _told_to_end(sig: Any = None, how: Any = None, exitcode: Any = None, **_: Any) -> None:
+def _stop(sig: Any = None, how: Any = None, exitcode: Any = None, **_: Any) -> None:
     log.info("worker_stopping", role=app.role, signal=sig, how=str(how), exit_code=exitcode)
     app.stopping.set()
 
@@ -104,15 +108,15 @@ def _begin(name: str, target: Any) -> None:
     app.closing.callback(app.watched.start(name, target, stop=app.stopping).join, _JOIN_S)
 
 
-def _look_around() -> None:
-    """What is wrong with the surroundings is told once, beside the work."""
+def _log_start_checks() -> None:
+    """Log problems of the environment once, in a thread beside the work."""
     from pool.ops.doctor import starting
 
-    starting.look_around(app.settings)
+    starting.log_start_checks(app.settings)
 
 
 def _keep_cache() -> None:
-    """Passes read the driver's cache; following the watch is what keeps it fresh."""
+    """Follow the watch, to keep the driver's cache fresh for the passes."""
     deps = app.deps
     while not app.stopping.is_set():
         try:

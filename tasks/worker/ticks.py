@@ -1,5 +1,9 @@
-"""How old a tick is. Beat writes the broker's time into it and whoever takes it asks the broker again: one clock, neither of theirs. Celery's own
-`expires` is an absolute time of beat's clock, read against the worker's; with one of the two wrong, every tick would be dropped."""
+"""The age of a tick. Beat adds the broker's time to it, and the worker compares it with the
+broker's time: one clock.
+
+Celery's own `expires` is an absolute time of beat's clock, compared with the worker's clock. If one
+of them is wrong, every tick would be dropped.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +20,15 @@ HEADER = "warmpool_sent_s"
 
 
 def broker_time_s(backend: Any) -> float:
-    """The broker's clock."""
+    """Return the time of the broker's clock."""
     seconds, microseconds = backend.client.time()
     return float(seconds) + float(microseconds) / 1e6
 
 
 def is_stale(backend: Any, name: str, headers: Any) -> bool:
-    """Whether this tick lay in the queue for so long that running it is not worth while. One that does not say when it was sent is run: the table
-    knows whether its pass is due."""
+    """Return whether this tick is too old to run. A tick without a time is run: the table shows
+    whether its pass is due.
+    """
     sent_s = headers.get(HEADER) if isinstance(headers, dict) else None
     if not isinstance(sent_s, int | float):
         return False

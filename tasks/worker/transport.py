@@ -1,7 +1,10 @@
-"""Kombu's Redis transport, where kombu's own would end the process: on what is not even a message (anybody may push to a list), and on a
-broker that dies while acknowledgements are on their way.
+"""Kombu's Redis transport, hardened where kombu's own would end the process: for data that is not a
+message (anyone may push to a list), and for a broker that goes down while acknowledgements are
+being sent.
 
-Kombu makes transports by the name of their class and gives them no collaborators of ours: they are the app's."""
+Kombu creates transports by class name and passes no dependencies of ours, so they come from the
+app.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from tasks.worker.unacked import BrokerTimeQoS
 
 
 class PatientChannel(redis.Channel):
-    """Drops what is not JSON, and says of a connection that was given up that it was."""
+    """A channel that drops data that is not JSON, and reports a closed connection as a connection error."""
 
     QoS = BrokerTimeQoS
 
@@ -27,29 +30,33 @@ class PatientChannel(redis.Channel):
         try:
             return super()._brpop_read(**options)  # type: ignore[misc]
         except Exception as exc:
-            # Kombu's decoder raises whatever the message makes it raise.
+            # Kombu's decoder may raise anything for a malformed message.
             if isinstance(exc, (Empty, *PatientTransport.connection_errors)):
                 raise
             _undecodable(exc)
             return True
 
     def _connparams(self, *args: Any, **kwargs: Any) -> Any:
-        # A late acknowledgement finds the connection taken apart. Kombu 5.7 then fails on an attribute of None, which is no
-        # connection error to anybody, so that the worker gives up instead of connecting again.
+        # A late acknowledgement may find the connection closed. Kombu 5.7 then fails on an
+        # attribute of None, which does not count as a connection error, so the worker would stop
+        # instead of reconnecting.
         if getattr(self.connection, "client", None) is None:
-            raise ConnectionError("the connection to the broker was given up")
+            raise ConnectionError("the connection to the broker was closed")
         return super()._connparams(*args, **kwargs)  # type: ignore[misc]
 
 
 class PatientTransport(redis.Transport):
-    """Drops JSON that is no message."""
+    """A transport that drops JSON that is not a message."""
 
     Channel = PatientChannel
-    # A broker that refuses a command (out of memory, read-only, in failover) is away: connect again, as after any outage.
+    # A broker that refuses a command (out of memory, read-only, in failover) counts as down:
+    # reconnect, as after any outage.
     connection_errors = (*redis.Transport.connection_errors, ResponseError)
 
     def _deliver(self, message: Any, queue: str | None) -> None:
-        """Only what the control plane has signed goes on to Celery, before anything of it is decompressed or decoded."""
+        """Pass only messages signed by the control plane to Celery, before anything is decompressed
+        or decoded.
+        """
         if queue in QUEUES and (why := _refusal(message)):
             app.dropped.add(why)
             return

@@ -1,5 +1,8 @@
-"""Kombu's bookkeeping of unacknowledged messages, by the broker's clock. Kombu scores them with the host's time of day: a worker whose clock is fast, and
-that dies, would leave its messages undelivered for as long as its clock was wrong, and one that restores them would take those of others too early."""
+"""Kombu's bookkeeping of unacknowledged messages, with the broker's clock.
+
+Kombu uses the wall clock of the host. If a worker with a fast clock died, its messages would be
+redelivered too late; and it would restore messages of other workers too early.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ from pool.core.clock import SystemClock
 
 log = structlog.get_logger(__name__)
 
-# Measured again this often, since the broker's clock may step, too.
+# Measured again at this interval, because the broker's clock may jump too.
 MEASURED_EVERY_S = 30.0
 
 
 class BrokerTimeQoS(redis.QoS):
-    """One a channel, so that each connection measures anew."""
+    """One per channel, so that each connection measures the offset again."""
 
     channel: Any
     _vrestore_count: int
@@ -32,14 +35,14 @@ class BrokerTimeQoS(redis.QoS):
 
     def append(self, message: Any, delivery_tag: str) -> None:
         delivery = message.delivery_info
-        # In kombu's own form: any of our workers restores it.
+        # In kombu's format, so that any worker can restore it.
         kept = dumps([message._raw, delivery["exchange"], delivery["routing_key"]])  # noqa: SLF001
         with self.channel.conn_or_acquire() as client:
             pipe = client.pipeline()
             pipe.zadd(self.unacked_index_key, {delivery_tag: self._now_s(client)})
             pipe.hset(self.unacked_key, delivery_tag, kept)
             pipe.execute()
-        # Past kombu's own, which would score it again.
+        # Skip kombu's own method, which would score it again.
         super(redis.QoS, self).append(message, delivery_tag)
 
     def restore_visible(self, start: int = 0, num: int | None = 10, interval: int = 10) -> None:
@@ -60,12 +63,12 @@ class BrokerTimeQoS(redis.QoS):
                 pass
 
     def _restored(self, tag: Any, client: Any) -> None:
-        """Restore one; one that cannot be read is dropped, and keeps no other from being restored."""
+        """Restore one message. Drop one that cannot be decoded, so that it does not block the others."""
         try:
             self.restore_by_tag(tag, client)
         except self.channel.connection_errors:
             raise
-        except Exception as exc:  # noqa: BLE001 - whatever its frame makes the decoder raise
+        except Exception as exc:  # noqa: BLE001 - the decoder may raise anything
             log.warning(
                 "unacknowledged_message_dropped",
                 tag=str(tag)[:80],
@@ -75,7 +78,7 @@ class BrokerTimeQoS(redis.QoS):
             client.hdel(self.unacked_key, tag)
 
     def _now_s(self, client: Any) -> float:
-        """The broker's time of day."""
+        """Return the broker's wall clock time."""
         if self._measured_at is None or self._clock.monotonic() - self._measured_at > MEASURED_EVERY_S:
             self._measure(client)
         return self._clock.monotonic() + self._offset_s

@@ -520,14 +520,14 @@ class TestProcesses:
         self, url: str, background: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         commands, go_on = list[tuple[Any, ...]](), threading.Event()
-        ask = ReplyWire.ask
+        ask = ReplyWire.execute
 
         def slow(wire: ReplyWire, *command: Any) -> Any:
             commands.append(command)
             go_on.wait(LIMIT_S)
             return ask(wire, *command)
 
-        monkeypatch.setattr(ReplyWire, "ask", slow)
+        monkeypatch.setattr(ReplyWire, "execute", slow)
         link = Link(url, identity("test"))
         first = background.submit(link.publish, "1")
         eventually(lambda: commands)
@@ -559,7 +559,7 @@ class TestProcesses:
             go_on.wait(LIMIT_S)
             raise trouble
 
-        monkeypatch.setattr(ReplyWire, "ask", hangs)
+        monkeypatch.setattr(ReplyWire, "execute", hangs)
         link = Link(url, identity("test"))
         first = background.submit(link.publish, "1")
         eventually(lambda: asked)
@@ -590,14 +590,14 @@ class TestProcesses:
     def test_a_signals_handler_may_publish_while_its_own_thread_does(
         self, url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        link, ask = Link(url, identity("test")), ReplyWire.ask
+        link, ask = Link(url, identity("test")), ReplyWire.execute
 
         def interrupted(wire: ReplyWire, *command: Any) -> Any:
-            monkeypatch.setattr(ReplyWire, "ask", ask)
+            monkeypatch.setattr(ReplyWire, "execute", ask)
             link.publish("from the handler")
             return ask(wire, *command)
 
-        monkeypatch.setattr(ReplyWire, "ask", interrupted)
+        monkeypatch.setattr(ReplyWire, "execute", interrupted)
         link.publish("from the thread")
         link.close()
         with redis.Redis.from_url(url) as client:

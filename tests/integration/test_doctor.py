@@ -11,7 +11,7 @@ import pytest
 
 from pool.core.settings import PoolSettings, Settings
 from pool.ops import doctor
-from pool.ops.doctor import Finding, Level, Patient
+from pool.ops.doctor import Finding, Installation, Level
 from pool.store import connect, passes
 from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisServer
@@ -24,17 +24,17 @@ def redis() -> Iterator[RedisServer]:
         yield server
 
 
-def patient(world: World, redis: RedisServer, **pool: Any) -> Patient:
+def patient(world: World, redis: RedisServer, **pool: Any) -> Installation:
     settings = replace(
         world.deps.settings,
         pool=replace(world.deps.settings.pool, broker_url=redis.url, data_dir="/nowhere", **pool),
     )
-    made = Patient(settings)
+    made = Installation(settings)
     made.__dict__["store"] = world.store
     return made
 
 
-def examined(found: Patient) -> dict[str, Finding]:
+def examined(found: Installation) -> dict[str, Finding]:
     return {f.id: f for f in doctor.examine(found)}
 
 
@@ -81,7 +81,7 @@ def test_a_redis_and_a_database_that_are_away_stop_no_other_check(tmp_path: Path
     settings = Settings(
         pool=PoolSettings(broker_url="redis://127.0.0.1:1/0", data_dir=str(tmp_path / "none"))
     )
-    sick = Patient(settings)
+    sick = Installation(settings)
     sick.__dict__["store"] = connect("postgresql://127.0.0.1:1/none", call_timeout_s=2)
     found = examined(sick)
     assert found["redis_reachable"].level is Level.BAD
@@ -94,7 +94,7 @@ def test_an_old_schema_is_brought_up_to_date(
     tmp_path: Path, redis: RedisServer, postgres: PostgresServer
 ) -> None:
     url = postgres.create_database("old_schema")
-    sick = Patient(
+    sick = Installation(
         Settings(pool=PoolSettings(broker_url=redis.url, database_url=url, data_dir=str(tmp_path)))
     )
     tmp_path.chmod(0o755)

@@ -12,8 +12,8 @@ from pool.core.clock import SystemClock
 from pool.core.errors import Refused, Transient
 from pool.core.states import State
 from pool.drivers import boundedhttp
-from pool.drivers.asking import ask
 from pool.drivers.port import Word
+from pool.drivers.self_report import read_self_report
 from pool.drivers.workerapi import HttpWorkerApi
 from pool.store import schema
 from tests.support.hostile_worker import Habit, HostileWorker, hostile
@@ -55,7 +55,7 @@ def test_probe_of_a_hostile_worker_ends_and_reads_little(api: HttpWorkerApi, wor
 
 
 def test_self_report_of_a_hostile_worker_is_silence(worker: HostileWorker) -> None:
-    assert ask(worker.endpoint, timeout_s=TIMEOUT_S, clock=SystemClock()) is Word.SILENT
+    assert read_self_report(worker.endpoint, timeout_s=TIMEOUT_S, clock=SystemClock()) is Word.SILENT
     assert worker.sent < BUFFERED
 
 
@@ -73,7 +73,7 @@ def test_activation_of_a_hostile_worker_ends_and_reads_little(
 def test_honest_worker_is_believed(api: HttpWorkerApi) -> None:
     with hostile(Habit.HONEST) as worker:
         assert api.healthy(f"{worker.endpoint}/healthz", TIMEOUT_S)
-        assert ask(worker.endpoint, timeout_s=TIMEOUT_S, clock=SystemClock()) is Word.UNUSED
+        assert read_self_report(worker.endpoint, timeout_s=TIMEOUT_S, clock=SystemClock()) is Word.UNUSED
         api.activate(f"{worker.endpoint}/activate", {}, {}, TIMEOUT_S)
 
 
@@ -83,7 +83,7 @@ def test_redirect_is_never_followed(api: HttpWorkerApi) -> None:
         hostile(Habit.REDIRECTS, elsewhere=target.endpoint) as worker,
     ):
         assert not api.healthy(f"{worker.endpoint}/healthz", TIMEOUT_S)
-        assert ask(worker.endpoint, timeout_s=TIMEOUT_S, clock=SystemClock()) is Word.SILENT
+        assert read_self_report(worker.endpoint, timeout_s=TIMEOUT_S, clock=SystemClock()) is Word.SILENT
         with pytest.raises(Refused, match="302"):
             api.activate(f"{worker.endpoint}/activate", {}, {}, TIMEOUT_S)
         assert target.asked == 0

@@ -16,7 +16,7 @@ from pool.drivers.port import NOTE_EPOCH, NOTE_ORG, PodPhase
 from pool.lifecycle import observing
 from pool.ops import operating
 from pool.ops.operating import Operator
-from pool.ops.up import settling
+from pool.ops.up import row_cleanup
 from tests.support.world import World
 
 R = MoveReason
@@ -280,7 +280,7 @@ def table_behind(world: World) -> str:
 def stopped(world: World) -> str:
     (worker,) = world.warm(1)
     world.driver.pods.clear()
-    settling.all_lost(world.deps)
+    row_cleanup.all_lost(world.deps)
     return worker
 
 

@@ -14,7 +14,7 @@ from pool.drivers.port import PodRole, PodSpec, Stamp
 from pool.lifecycle import retiring
 from pool.lifecycle.effects import transaction
 from pool.ops import doctor, reporting
-from pool.ops.doctor import Patient
+from pool.ops.doctor import Installation
 from pool.store import audit, passes
 from tests.support.world import World
 
@@ -181,7 +181,7 @@ def test_a_worker_whose_pod_can_not_be_deleted_is_told_and_holds_up_nobody(world
     world.deliver("pool.retire")
     assert "retire skips" in refused(world)["refused:retire:pod_deleted"]
     assert "was refused 2 times" in refused(world)["refused:retire:pod_deleted"]
-    patient = Patient(world.deps.settings)
+    patient = Installation(world.deps.settings)
     patient.__dict__["store"] = world.store
     found = {f.id: f for f in doctor.examine(patient)}
     assert "admission webhook" in found["refused:retire:pod_deleted"].fix

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from pool.core.errors import Refused
 from pool.core.settings import KubernetesSettings, PoolSettings, Settings
-from pool.ops.doctor import Level, Patient, examine, starting
+from pool.ops.doctor import Installation, Level, examine, starting
 from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisServer
 from tests.support.system import ROOT
@@ -94,12 +94,12 @@ def test_told_to_end_while_it_asks_for_its_rights_a_worker_ends(tmp_path: Path, 
 
 
 def test_the_doctor_says_what_nobody_looked_at(away: Settings, tmp_path: Path) -> None:
-    local = Patient(Settings(pool=PoolSettings(data_dir=str(tmp_path / "none"))))
+    local = Installation(Settings(pool=PoolSettings(data_dir=str(tmp_path / "none"))))
     found = {f.id: f for f in examine(local)}
     assert found["cluster"].level is Level.UNCHECKED
     assert "the driver is local" in found["cluster"].evidence
     local.close()
-    sick = Patient(away)
+    sick = Installation(away)
     found = {f.id: f for f in examine(sick)}
     assert found["cluster_reachable"].level is Level.BAD
     assert "kubectl" in found["cluster_reachable"].fix
@@ -113,7 +113,7 @@ def test_what_can_not_be_checked_for_another_fault_is_not_told_as_bad_again(
     pool = PoolSettings(
         broker_url="redis://127.0.0.1:1/0", database_url=without_tables, data_dir=str(tmp_path)
     )
-    sick = Patient(Settings(pool=pool))
+    sick = Installation(Settings(pool=pool))
     bad = {f.id for f in examine(sick) if f.level is Level.BAD}
     sick.close()
     assert {"redis_reachable", "schema_current"} <= bad
@@ -123,7 +123,7 @@ def test_what_can_not_be_checked_for_another_fault_is_not_told_as_bad_again(
 def test_a_start_tells_what_is_wrong_around_it_in_a_line_each(tmp_path: Path, without_tables: str) -> None:
     with RedisServer() as redis, capture_logs() as told:
         pool = PoolSettings(broker_url=redis.url, database_url=without_tables, data_dir=str(tmp_path))
-        starting.look_around(Settings(pool=pool))
+        starting.log_start_checks(Settings(pool=pool))
     assert {line["event"] for line in told} == {"preflight_problem_found"}
     assert [line["id"] for line in told if line["id"].startswith("redis_")] == ["redis_persistence"]
     assert "clocks_differences" not in {line["id"] for line in told}

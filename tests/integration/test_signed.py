@@ -78,7 +78,7 @@ def test_client_asyncio_twin_and_command_line_are_served_with_a_key(system: Syst
     with Pool(system.redis.url, org_key=key) as pool, pool.acquire("acme", wait_s=20) as worker:
         with urlopen(f"{worker.endpoint}/healthz", timeout=10) as answer:
             assert answer.status == 200
-        pool._session().core.holdings.renewals()
+        pool._session().core.leases.renewals()
 
     async def once() -> str:
         async with AsyncPool(system.redis.url, org_key=key) as pool, pool.acquire("acme", wait_s=20) as found:

@@ -18,7 +18,7 @@ from pool.core import signing, tokens
 from pool.core.settings import KubernetesSettings, PoolSettings, Profile, Settings
 from pool.drivers.kubernetes import manifests
 from pool.drivers.kubernetes.driver import KubernetesDriver
-from pool.drivers.kubernetes.rights import Look
+from pool.drivers.kubernetes.rights import DoctorRight
 from pool.drivers.port import LABEL_POOL, LABEL_WORKER, Pod, PodSpec
 from tests.chart.test_values import EXAMPLES
 from tests.contracts.driver import HELD, Watcher
@@ -236,7 +236,7 @@ def test_the_control_plane_works_under_exactly_the_rights_of_the_chart(
     assert {r.user for r in mine} == ours, "each of them spoke to the API server"
     assert [r for r in mine if r.code == 403] == []
     # Everybody may ask what he may do: no role of ours has to say so.
-    asked = (Look.REVIEW_OUR_ACCESS.verb, Look.REVIEW_OUR_ACCESS.resource)
+    asked = (DoctorRight.REVIEW_OUR_ACCESS.verb, DoctorRight.REVIEW_OUR_ACCESS.resource)
     assert {r.user for r in mine if (r.verb, r.resource) == asked} == ours, "each looked at its rights first"
     assert {(r.verb, r.resource) for r in mine} == release.granted() | {asked}
     assert_in_bounds(release, mine)

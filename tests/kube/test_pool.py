@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pool.drivers.kubernetes.rights import Look
+from pool.drivers.kubernetes.rights import DoctorRight
 from tests.contracts.pool import PoolContract, deployment, driver, folder, pool, system
 from tests.support.fault_proxy import FaultProxy
 from tests.support.hollow_kubelet import HollowKubelet
@@ -37,7 +37,7 @@ def ground(cluster: Cluster, kubelet: HollowKubelet) -> Iterator[KubeGround]:
             for r in rule["resources"]
             for v in rule["verbs"]
         }
-        review = (Look.REVIEW_OUR_ACCESS.verb, Look.REVIEW_OUR_ACCESS.resource)
+        review = (DoctorRight.REVIEW_OUR_ACCESS.verb, DoctorRight.REVIEW_OUR_ACCESS.resource)
         assert {(r.verb, r.resource) for r in asked} <= granted | {review}, (
             "what everybody may ask is no right of ours"
         )

@@ -20,8 +20,8 @@ from pool import wiring
 from pool.core.settings import KubernetesSettings, PoolSettings, Profile, Settings
 from pool.drivers.kubernetes import manifests
 from pool.drivers.kubernetes.inspecting import Inspector
-from pool.drivers.kubernetes.rights import Look, Right
-from pool.ops.doctor import Finding, Level, Patient, clocks, cluster, disruption, starting
+from pool.drivers.kubernetes.rights import DoctorRight, Right
+from pool.ops.doctor import Finding, Installation, Level, clocks, cluster, disruption, starting
 from pool.ops.doctor.checks import run_all
 from tests.support.kube_any import RBAC, Cluster, ClusterUser
 from tests.support.kube_api import ApiError, Object
@@ -43,7 +43,7 @@ CHECKS = (
     clocks.differences,
 )
 NODEPOOLS = "/apis/karpenter.sh/v1/nodepools"
-REVIEWS = ("create", Look.REVIEW_OUR_ACCESS.resource)
+REVIEWS = ("create", DoctorRight.REVIEW_OUR_ACCESS.resource)
 
 
 def settings_of(kubeconfig: Path, namespace: str, *profiles: Profile, **changes: Any) -> Settings:
@@ -71,7 +71,7 @@ def user_without(cluster: Cluster, namespace: str, right: Right) -> ClusterUser:
 
 
 def lacking(inspector: Inspector) -> set[Right]:
-    return {lack.right for lack in inspector.lacking()}
+    return {lack.right for lack in inspector.missing_rights()}
 
 
 def test_under_the_role_beside_the_driver_nothing_is_missing_and_nothing_is_refused(
@@ -108,7 +108,7 @@ def test_each_right_that_is_missing_is_named(cluster: Cluster, namespace: str, r
 
 
 def cluster_findings(settings: Settings) -> list[Finding]:
-    patient = Patient(settings)
+    patient = Installation(settings)
     try:
         return [
             f for f in run_all(patient, (cluster.reachable, cluster.rights)) if f.id.startswith("rights:")
@@ -184,7 +184,7 @@ class Examined:
     ) -> dict[str, Finding]:
         kubeconfig = user.kubeconfig if user else self.cluster.kubeconfig
         settings = settings_of(kubeconfig, self.namespace, *profiles, database_url=self._database, **changes)
-        patient = Patient(settings)
+        patient = Installation(settings)
         try:
             return {f.id: f for f in run_all(patient, CHECKS)}
         finally:

@@ -160,8 +160,8 @@ MUTANTS: tuple[Mutant, ...] = (
         40,
         "one org has any number of calls in hand",
         "tasks/lane/sharing.py",
-        "in_hand >= self._most_in_hand or (",
-        "in_hand >= 10**9 or (",
+        "in_progress >= self._most_in_progress or (",
+        "in_progress >= 10**9 or (",
         f"{_SHARING}::test_org_has_a_bounded_number_of_calls_in_hand",
     ),
     broken(

@@ -36,7 +36,7 @@ MODULES = (
     "kombu.asynchronous.timer", "kombu.compression", "kombu.transport.redis", "prometheus_client", "psycopg", "redis", "rich.console",
     "rich.table", "sqlalchemy.dialects.postgresql.psycopg", "structlog", "typer", "typer._adapters", "typer._click.decorators",
     "urllib3",
-    "pool.lifecycle.activating", "pool.ops.cli.app", "pool.ops.cli.components", "pool.client", "pool.config", "pool.ops.doctor.starting", "pool.drivers.asking",
+    "pool.lifecycle.activating", "pool.ops.cli.app", "pool.ops.cli.components", "pool.client", "pool.config", "pool.ops.doctor.starting", "pool.drivers.self_report",
     "pool.drivers.kubernetes.rights", "pool.drivers.local.driver", "pool.config.logs", "pool.metrics.serving", "pool.lifecycle.observing",
     "pool.passes.fallback", "pool.passes.running", "pool.ops.reporting.status", "pool.store.migrations", "pool.wiring",
     *(f"pool.passes.{name}" for name in ("collect_garbage", "guard_disruption", "reap", "reconcile_headroom", "reconcile_warm", "sweep_orphans", "sweep_stuck")),

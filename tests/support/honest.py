@@ -103,7 +103,7 @@ class Honest:
 
     def _renewed(self, claim_id: str) -> None:
         call = calls.renew([claim_id], patience_s=calls.BRIEF_S)
-        found = self.pool._session().ask(call, calls.renewal)
+        found = self.pool._session().call(call, calls.renewal)
         if claim_id not in found.renewed:
             raise PoolError(f"claim {claim_id} was lost: {found.gone}")
 

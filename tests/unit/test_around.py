@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from pool.core.settings import Profile
-from pool.drivers.kubernetes import around
-from pool.drivers.kubernetes.around import Budget, NodePool, Selector
-from pool.drivers.kubernetes.rights import Look, Need, Right
+from pool.drivers.kubernetes import cluster_policies
+from pool.drivers.kubernetes.cluster_policies import Budget, NodePool, Selector
+from pool.drivers.kubernetes.rights import DoctorRight, Need, Right
 
 BUSY = {"warmpool.dev/busy": "true", "app": "w"}
 
@@ -82,13 +82,13 @@ def test_a_budget_without_a_selector_selects_nothing() -> None:
     ],
 )
 def test_a_duration_is_read_as_go_writes_it(text: str, is_s: float | None) -> None:
-    assert around.seconds(text) == is_s
+    assert cluster_policies.seconds(text) == is_s
 
 
 def nodepool(*taints: dict[str, str], **labels: str) -> NodePool:
     template = {"metadata": {"labels": labels}, "spec": {"terminationGracePeriod": "1h", "taints": taints}}
     listed = {"items": [{"metadata": {"name": "np"}, "spec": {"template": template}}]}
-    found = around.NODEPOOLS.decode(json.dumps(listed)).items
+    found = cluster_policies.NODEPOOLS.decode(json.dumps(listed)).items
     assert found is not None
     return found[0]
 
@@ -119,4 +119,4 @@ def test_only_nodes_can_be_done_without_and_a_check_up_needs_no_role() -> None:
     assert {r.resource for r in Right if r.need is Need.NODES} == {"nodes"}
     assert {r for r in Right if r.need is Need.ANCHOR} == {Right.CREATE_CONFIGMAPS}
     assert {r.resource for r in Right if r.need is Need.MUST} == {"pods", "secrets", "configmaps"}
-    assert not {(x.verb, x.resource) for x in Look} & {(r.verb, r.resource) for r in Right}
+    assert not {(x.verb, x.resource) for x in DoctorRight} & {(r.verb, r.resource) for r in Right}

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from pool.client import AnswerOverdue, BrokerDown, ClaimLost, PoolClosed, Refused, TaskFailed, calls
-from pool.client.asking import Ask, GiveUp, Pace, Send, Wait
 from pool.client.blocking import Worker
 from pool.client.core import LATE_LIMIT, LATE_S, Core
-from pool.client.holding import BATCH, Holding
 from pool.client.identity import Identity, identity, named
+from pool.client.leases import BATCH, HeldLease
 from pool.client.link import redacted
 from pool.client.messages import REPR_LIMIT, Message, ReplyMessage
+from pool.client.open_call import GiveUp, OpenCall, Pace, Send, Wait
 from pool.core.errors import BrokenPromise, InvalidInput
 
 WHO = Identity(client_id="billing.1", origin="billing1@here")
@@ -42,32 +42,32 @@ def a_core() -> Core:
 def an_acquire(
     request_id: str | None = "r-1", *, wait_s: float = 0, grace_s: float = 40
 ) -> calls.PendingCall:
-    wish = calls.wish("acme", "default", request_id, wait_s=wait_s, lease_s=30, ttl_s=None)
-    return calls.acquire(wish, grace_s=grace_s)
+    arguments = calls.acquire_arguments("acme", "default", request_id, wait_s=wait_s, lease_s=30, ttl_s=None)
+    return calls.acquire(arguments, grace_s=grace_s)
 
 
-def asked(core: Core, call: calls.PendingCall | None = None) -> Ask:
-    ask = core.ask(call or an_acquire(), threading.Event(), 0.0)
+def asked(core: Core, call: calls.PendingCall | None = None) -> OpenCall:
+    ask = core.open(call or an_acquire(), threading.Event(), 0.0)
     core.sending(ask)
     ask.sent(0.0)
     return ask
 
 
-def answer(ask: Ask, result: object, status: str = "SUCCESS") -> str:
+def answer(ask: OpenCall, result: object, status: str = "SUCCESS") -> str:
     return json.dumps({"task_id": ask.message.task_id, "status": status, "result": result, "traceback": None})
 
 
-def held(core: Core, claim_id: str = "c-1", lease_s: float = 30, now: float = 0.0) -> Holding:
+def held(core: Core, claim_id: str = "c-1", lease_s: float = 30, now: float = 0.0) -> HeldLease:
     grant = calls.granted({**GRANT, "claim_id": claim_id})
-    return core.holdings.hold(Holding(grant, lease_s=lease_s, signal=threading.Event()), now)
+    return core.leases.hold(HeldLease(grant, lease_s=lease_s, signal=threading.Event()), now)
 
 
-def is_set(ask: Ask) -> bool:
+def is_set(ask: OpenCall) -> bool:
     assert isinstance(ask.signal, threading.Event)
     return ask.signal.is_set()
 
 
-def seconds(ask: Ask, now: float) -> float:
+def seconds(ask: OpenCall, now: float) -> float:
     step = ask.step(now)
     assert isinstance(step, Wait)
     return step.seconds
@@ -110,7 +110,7 @@ class TestSending:
         assert 40 <= an_acquire(wait_s=wait_s).patience_s <= 3640
 
     def test_a_first_sending_that_fails_is_tried_for_2_s_and_then_raised(self) -> None:
-        ask = a_core().ask(an_acquire(wait_s=600), threading.Event(), 0.0)
+        ask = a_core().open(an_acquire(wait_s=600), threading.Event(), 0.0)
         now, tries = 0.0, 0
         while not isinstance(step := ask.step(now), GiveUp):
             if isinstance(step, Send):
@@ -215,7 +215,7 @@ class TestLeaving:
         core.answered(answer(ask, GRANT), 1.0)
         held(core)
         assert core.abandon(ask, 1.0) == [calls.release("c-1", "clean")]
-        assert not core.holdings.holds("c-1")
+        assert not core.leases.holds("c-1")
 
     def test_a_late_grant_is_kept_for_whoever_asked_the_same_request_again(self) -> None:
         core = a_core()
@@ -230,7 +230,7 @@ class TestLeaving:
 
     def test_what_was_never_sent_is_not_cancelled_but_a_grant_is_still_released(self) -> None:
         core = a_core()
-        ask = core.ask(an_acquire(), threading.Event(), 0.0)
+        ask = core.open(an_acquire(), threading.Event(), 0.0)
         core.sending(ask)
         ask.unsent(1.0, BrokerDown("refused"))
         assert core.abandon(ask, 2.0) == []
@@ -238,7 +238,7 @@ class TestLeaving:
 
     def test_what_was_interrupted_while_being_sent_is_cancelled(self) -> None:
         core = a_core()
-        ask = core.ask(an_acquire(), threading.Event(), 0.0)
+        ask = core.open(an_acquire(), threading.Event(), 0.0)
         core.sending(ask)
         assert core.abandon(ask, 0.1) == [calls.cancel("acme", "r-1")]
 
@@ -266,7 +266,7 @@ class TestHolding:
         ids = [f"c-{i}" for i in range(1000)]
         for claim_id in ids:
             held(core, claim_id)
-        (call,) = core.holdings.renewals()
+        (call,) = core.leases.renewals()
         assert call.task == "pool.renew"
         assert call.kwargs == {"claim_ids": ids}
 
@@ -274,18 +274,18 @@ class TestHolding:
         core = a_core()
         for i in range(BATCH + 1):
             held(core, f"c-{i}")
-        sizes = [len(call.kwargs["claim_ids"]) for call in core.holdings.renewals()]  # type: ignore[arg-type]
+        sizes = [len(call.kwargs["claim_ids"]) for call in core.leases.renewals()]  # type: ignore[arg-type]
         assert sizes == [BATCH, 1]
 
     def test_a_round_comes_within_a_third_of_the_shortest_lease(self) -> None:
         core = a_core()
-        assert core.holdings.due_in(0.0) is None
+        assert core.leases.due_in(0.0) is None
         held(core, "c-1", lease_s=300)
-        assert 50 <= (core.holdings.due_in(0.0) or 0) <= 100
+        assert 50 <= (core.leases.due_in(0.0) or 0) <= 100
         held(core, "c-2", lease_s=30)
-        assert 5 <= (core.holdings.due_in(0.0) or 0) <= 10
-        core.holdings.rest(100.0)
-        assert 5 <= (core.holdings.due_in(100.0) or 0) <= 10
+        assert 5 <= (core.leases.due_in(0.0) or 0) <= 10
+        core.leases.rest(100.0)
+        assert 5 <= (core.leases.due_in(100.0) or 0) <= 10
 
     def test_a_shorter_lease_wakes_the_renewer_and_a_longer_one_does_not(self) -> None:
         sooner = threading.Event()
@@ -306,14 +306,14 @@ class TestHolding:
         sooner.clear()
         held(core, "c-2", lease_s=30, now=8.0)
         assert sooner.is_set()
-        assert 5 <= (core.holdings.due_in(8.0) or 0) <= 10
+        assert 5 <= (core.leases.due_in(8.0) or 0) <= 10
 
     def test_a_round_that_was_not_answered_is_tried_again_within_10_s_whatever_the_lease(self) -> None:
         core = a_core()
-        holding = held(core, lease_s=3600)
-        core.holdings.retry(0.0)
-        assert 5 <= (core.holdings.due_in(0.0) or 0) <= 10
-        assert holding.cause is None
+        lease = held(core, lease_s=3600)
+        core.leases.retry(0.0)
+        assert 5 <= (core.leases.due_in(0.0) or 0) <= 10
+        assert lease.cause is None
 
     def test_a_lost_claim_raises_its_cause_at_the_next_use(self) -> None:
         core = a_core()
@@ -326,7 +326,7 @@ class TestHolding:
         for use in ("endpoint", "token", "auth"):
             with pytest.raises(ClaimLost, match="its pod was evicted"):
                 getattr(worker, use)
-        assert core.holdings.renewals() == []
+        assert core.leases.renewals() == []
 
     def test_a_renewal_moves_the_lease_and_says_who_is_about_to_leave(self) -> None:
         core = a_core()
@@ -341,17 +341,17 @@ class TestHolding:
 
     def test_a_claim_released_here_meanwhile_is_not_reported_as_lost(self) -> None:
         core = a_core()
-        holding = held(core)
+        lease = held(core)
         core.release("c-1", "clean")
         core.renewed({"renewed": {}, "gone": {"c-1": "released"}})
-        assert holding.cause is None
+        assert lease.cause is None
 
     def test_a_renewal_that_does_not_mention_a_claim_ends_nothing(self) -> None:
         core = a_core()
-        holding = held(core)
+        lease = held(core)
         core.renewed({"renewed": {}, "gone": {}})
-        assert holding.cause is None
-        assert core.holdings.holds("c-1")
+        assert lease.cause is None
+        assert core.leases.holds("c-1")
 
     def test_a_request_asked_twice_is_one_claim_that_is_lost_for_both(self) -> None:
         core = a_core()
@@ -374,9 +374,9 @@ class TestHolding:
             asked(core)
 
     def test_the_token_is_never_shown(self) -> None:
-        holding = held(a_core())
-        worker = Worker(None, holding)  # type: ignore[arg-type]
-        assert "very-secret" not in f"{worker!r} {worker} {holding.grant!r} {holding!r}"
+        lease = held(a_core())
+        worker = Worker(None, lease)  # type: ignore[arg-type]
+        assert "very-secret" not in f"{worker!r} {worker} {lease.grant!r} {lease!r}"
 
 
 class TestWire:
@@ -389,7 +389,7 @@ class TestWire:
         assert json.loads(base64.b64decode(sent["body"]))[1] == kwargs
 
     def test_what_nobody_waits_for_has_no_reply_address_and_no_stored_result(self) -> None:
-        (note,) = a_core().notes([calls.release("c-1", "clean")])
+        (note,) = a_core().notifications([calls.release("c-1", "clean")])
         sent = json.loads(note)
         assert sent["properties"]["reply_to"] == ""
         assert sent["headers"]["ignore_result"] is True

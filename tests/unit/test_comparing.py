@@ -17,7 +17,7 @@ from pool.drivers.port import (
     NOTE_ORG,
     NOTE_SAFE_TO_EVICT,
     Listing,
-    ObservedEvent,
+    ObservedPods,
     Pod,
     PodPhase,
     Stamp,
@@ -136,7 +136,7 @@ def test_a_listing_works_out_ages_for_whoever_is_looked_at() -> None:
         asked.append(pod.name)
         return replace(pod, age_s=60.0)
 
-    listing = Listing(pods=ObservedEvent({"w-1": a_pod("w-1"), "w-2": a_pod("w-2")}, aged), anchored=False)
+    listing = Listing(pods=ObservedPods({"w-1": a_pod("w-1"), "w-2": a_pod("w-2")}, aged), anchored=False)
     assert [*listing.named()] == ["w-1", "w-2"]
     assert asked == []
     assert listing.aged(listing.named()["w-2"]).age_s == 60.0
@@ -144,7 +144,7 @@ def test_a_listing_works_out_ages_for_whoever_is_looked_at() -> None:
     assert [p.age_s for p in listing.pods] == [60.0, 60.0]
     assert len(listing.pods) == 2
     assert listing.pods[1].name == "w-2"
-    assert Listing(pods=ObservedEvent({}, aged), anchored=False).pods == ()
+    assert Listing(pods=ObservedPods({}, aged), anchored=False).pods == ()
 
 
 def test_a_listing_of_few_is_the_same_to_whoever_reads_it() -> None:

@@ -51,7 +51,7 @@ def test_the_namespace_is_the_setting_else_the_contexts(
 
 @pytest.mark.parametrize("changes", [{"kubeconfig": "/nowhere/config"}, {"context": "three"}])
 def test_without_credentials_the_sentence_says_so(kubeconfig: str, changes: dict[str, str]) -> None:
-    with pytest.raises(Refused, match=r"no access to a cluster( by \S+)?: "):
+    with pytest.raises(Refused, match=r"no access to a cluster( with \S+)?: "):
         access.load(KubernetesSettings(**{"kubeconfig": kubeconfig, **changes}), connections=1)  # type: ignore[arg-type]
 
 

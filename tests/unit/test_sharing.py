@@ -40,7 +40,7 @@ def gate() -> Iterator[ThreadGate]:
 
 
 def test_org_whose_calls_wait_leaves_threads_to_another(gate: ThreadGate) -> None:
-    threads = SharedThreads(8, most_in_hand=100, most_bytes=LARGE)
+    threads = SharedThreads(8, most_in_progress=100, most_bytes=LARGE)
     for _ in range(40):
         assert threads.submit("stuck", gate.call)
     for _ in range(4):
@@ -56,7 +56,7 @@ def test_org_whose_calls_wait_leaves_threads_to_another(gate: ThreadGate) -> Non
 
 
 def test_org_has_a_bounded_number_of_calls_in_hand(gate: ThreadGate) -> None:
-    threads = SharedThreads(4, most_in_hand=3, most_bytes=LARGE)
+    threads = SharedThreads(4, most_in_progress=3, most_bytes=LARGE)
     assert [threads.submit("acme", gate.call) for _ in range(4)] == [True, True, True, False]
     assert threads.submit("other", gate.call)
     gate.opened.set()
@@ -64,7 +64,7 @@ def test_org_has_a_bounded_number_of_calls_in_hand(gate: ThreadGate) -> None:
 
 
 def test_org_has_a_bounded_number_of_bytes_in_hand(gate: ThreadGate) -> None:
-    threads = SharedThreads(4, most_in_hand=100, most_bytes=1000)
+    threads = SharedThreads(4, most_in_progress=100, most_bytes=1000)
     assert [threads.submit("acme", gate.call, size) for size in (600, 600, 300)] == [True, False, True]
     assert threads.submit("other", gate.call, 5000), "one call of any size"
     gate.opened.set()
@@ -73,7 +73,7 @@ def test_org_has_a_bounded_number_of_bytes_in_hand(gate: ThreadGate) -> None:
 
 
 def test_bytes_of_a_call_that_has_ended_are_free_again(gate: ThreadGate) -> None:
-    threads, ended = SharedThreads(4, most_in_hand=100, most_bytes=1000), threading.Event()
+    threads, ended = SharedThreads(4, most_in_progress=100, most_bytes=1000), threading.Event()
     assert threads.submit("acme", gate.call, 100)
     assert gate.begun.acquire(timeout=WITHIN_S)
     assert threads.submit("acme", ended.set, 800)
@@ -84,7 +84,7 @@ def test_bytes_of_a_call_that_has_ended_are_free_again(gate: ThreadGate) -> None
 
 
 def test_every_call_is_made_before_shutdown_ends(gate: ThreadGate) -> None:
-    threads, made = SharedThreads(2, most_in_hand=1000, most_bytes=LARGE), []
+    threads, made = SharedThreads(2, most_in_progress=1000, most_bytes=LARGE), []
     for n in range(50):
         threads.submit(f"org-{n % 7}", lambda n=n: made.append(n))  # type: ignore[misc]
     threads.submit("acme", lambda: 1 // 0)

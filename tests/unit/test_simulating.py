@@ -13,7 +13,7 @@ from pool.ops.cli import app as cli
 from pool.ops.simulating import Assumptions, Trace, simulate
 from pool.ops.simulating import traces as demand
 from pool.ops.simulating.traces import Crowd, TraceInvalid
-from pool.ops.simulating.trying import TryInvalid, changed
+from pool.ops.simulating.variants import TryInvalid, changed
 
 
 def settings(

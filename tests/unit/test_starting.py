@@ -21,6 +21,6 @@ def collector() -> Iterator[None]:
 @pytest.mark.usefixtures("collector")
 def test_who_has_started_collects_garbage_and_leaves_out_what_he_began_with() -> None:
     assert gc.get_freeze_count() == 0
-    component._keep_what_is_here()
+    component._freeze_garbage_collection()
     assert gc.isenabled()
     assert gc.get_freeze_count() > 1000

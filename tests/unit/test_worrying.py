@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pool.ops.reporting.worrying import worries
+from pool.ops.reporting.problems import worries
 
 STATES = {"spawning": 0, "idle": 3, "hot": 0, "hot_idle": 0, "draining": 0}
 
@@ -56,7 +56,7 @@ def test_a_pool_that_is_well_worries_nobody() -> None:
             {"passes": {"reap": a_pass(dark=True, outcome="failed", detail="no database")}},
             "pass_dark:reap", "bad", "pass reap is dark (no success for three periods): no database",
         ),
-        ({"passes": {"reap": a_pass(failures=2, detail="so")}}, "pass_failing:reap", "warn", "failed 2 times in a row: so"),
+        ({"passes": {"reap": a_pass(failures=2, detail="so")}}, "pass_failing:reap", "warn", "has 2 consecutive failures: so"),
         ({"passes": {"reap": a_pass(paused=True, paused_by="alice")}}, "pass_paused:reap", "warn", "paused by alice"),
         (
             {"profiles": {"gpu": a_profile(trouble="no image", trouble_until="later")}},

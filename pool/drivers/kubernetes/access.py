@@ -1,5 +1,8 @@
-"""How the cluster is reached: address, certificates, and a token that is read again before it expires. The official client reads the
-credentials (kubeconfig with all its ways to log in, or our own pod's account); nothing else of it is used."""
+"""Access to the cluster: address, certificates, and a token that is renewed before it expires.
+
+The official client reads the credentials (a kubeconfig with any login method, or the ServiceAccount
+of this pod). Nothing else of it is used.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ from pool.core.errors import Refused, Transient
 from pool.core.settings import KubernetesSettings
 
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-# A peer that has vanished is noticed within 11 s, without a call: a watch may be silent for a minute and be well.
+# A dead peer is detected within 11 s without a call. A watch may be silent for a minute and be
+# healthy.
 _KEEP_ALIVE = [
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -28,7 +32,7 @@ _KEEP_ALIVE = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """A pool of connections to one API server, and what to say who we are."""
+    """A pool of connections to one API server, with the credentials."""
 
     server: str
     namespace: str
@@ -37,7 +41,7 @@ class Access:
 
 
 def load(settings: KubernetesSettings, *, connections: int) -> Access:
-    """Read the credentials. What is wrong with them is said in one sentence."""
+    """Read the credentials. Raise `Refused` with one sentence if they are invalid."""
     try:
         from kubernetes.client import Configuration
         from kubernetes.config import ConfigException
@@ -49,14 +53,14 @@ def load(settings: KubernetesSettings, *, connections: int) -> Access:
     try:
         namespace = _read(settings, conf)
     except (ConfigException, OSError, ValueError) as exc:
-        by = f" by {settings.kubeconfig}" if settings.kubeconfig else ""
+        by = f" with {settings.kubeconfig}" if settings.kubeconfig else ""
         raise Refused("invalid", detail=f"no access to a cluster{by}: {exc}") from exc
 
     def authorization() -> str | None:
         try:
             return conf.get_api_key_with_prefix("BearerToken", "authorization")
         except (ConfigException, OSError, ValueError) as exc:
-            raise Transient(f"the token for the cluster can not be renewed: {exc}") from exc
+            raise Transient(f"cannot renew the token for the cluster: {exc}") from exc
 
     return Access(
         server=str(conf.host).rstrip("/"),
@@ -67,7 +71,7 @@ def load(settings: KubernetesSettings, *, connections: int) -> Access:
 
 
 def _read(settings: KubernetesSettings, conf: Any) -> str:
-    """Fill `conf`; the namespace that comes with the credentials."""
+    """Fill `conf` and return the namespace that the credentials contain."""
     import kubernetes.config
 
     config: Any = kubernetes.config  # its functions have no types

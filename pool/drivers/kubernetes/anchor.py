@@ -1,5 +1,8 @@
-"""The anchor: a ConfigMap that owns all pods of a pool. Where it is read beside an empty list, the list is empty because there are no pods,
-and not because we look at the wrong place."""
+"""The anchor: a ConfigMap that owns all pods of a pool.
+
+If it can be read next to an empty list, the list is empty because there are no pods, and not
+because the driver looks in the wrong place.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ from pool.drivers.kubernetes.rights import Right
 
 
 class Anchor:
-    """Made once, by whoever comes first; one that went away later is not made again behind anybody's back."""
+    """The anchor of one pool. It is created once, by the first process that needs it, and never
+    recreated silently.
+    """
 
     def __init__(self, api: KubeApi, settings: KubernetesSettings) -> None:
         self._api = api
@@ -22,14 +27,14 @@ class Anchor:
         self._uid = ""
 
     def uid(self) -> str:
-        """Its uid, for owner references."""
+        """Return its uid, for owner references."""
         with self._lock:
             if not self._uid:
                 self._uid = self._read() or self._made()
             return self._uid
 
     def is_there(self) -> bool:
-        """Whether it can be read now."""
+        """Return whether it can be read now."""
         self.uid()
         return bool(self._read())
 
@@ -41,10 +46,10 @@ class Anchor:
     def _made(self) -> str:
         answer = self._make()
         if answer.status == NOT_FOUND:
-            raise Refused("invalid", detail=f"there is no namespace {self._api.namespace}")
+            raise Refused("invalid", detail=f"namespace {self._api.namespace} does not exist")
         uid = self._read() if answer.status == CONFLICT else decoding.meta(answer.body).uid
         if not uid:
-            raise Transient(f"the anchor {self._settings.anchor} went while it was looked at")
+            raise Transient(f"the anchor {self._settings.anchor} was deleted while it was read")
         return uid
 
     def _make(self) -> ApiResponse:
@@ -55,5 +60,5 @@ class Anchor:
         except Refused as exc:
             missing = f"the anchor, ConfigMap {self._settings.anchor} in namespace {self._api.namespace}"
             raise Refused(
-                exc.reason, detail=f"{missing}, does not exist and can not be made: {exc.detail}"
+                exc.reason, detail=f"{missing}, does not exist and cannot be created: {exc.detail}"
             ) from exc

@@ -1,7 +1,8 @@
-"""The one way to the API server: bounded in time and rate, tried again where that is safe, every failure in our own words.
+"""All calls to the API server: bounded in time and rate, retried where that is safe.
 
-Every call that is made here may be repeated: a create that was carried out before answers 409, a patch holds for one version only, a
-deletion for one uid. So what was throttled, refused by a busy server or cut off is tried again until the call's time is up.
+Every call made here can be repeated: a repeated create answers 409, a patch applies to one version,
+a deletion to one uid. So calls that were throttled, rejected by an overloaded server or cut off are
+retried until the timeout of the call.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pool.core.errors import Forbidden, Refused, Transient
 from pool.drivers.kubernetes import decoding
 from pool.drivers.kubernetes.access import Access
 from pool.drivers.kubernetes.decoding import ListPage
-from pool.drivers.kubernetes.rights import Asked
+from pool.drivers.kubernetes.rights import AnyRight
 from pool.drivers.kubernetes.throttle import Throttle
 
 JSON = "application/json"
@@ -36,20 +37,21 @@ _AGAIN = Backoff(first_s=0.1, limit_s=2.0, tries=6)
 _CONTENT = {"POST": JSON, "DELETE": JSON, "PATCH": "application/merge-patch+json"}
 _EXPECTED = frozenset({NOT_FOUND, CONFLICT, EXPIRED})
 _THROTTLED = 429
-# A bookmark comes about every minute; a watch that is silent for longer is broken.
+# A bookmark arrives about every minute. A watch that is silent for longer is broken.
 _SILENCE_S = 90.0
 _PIECE = 65_536
 _PAGE = 500
 _LOG_IN_AGAIN_S = 10.0
-# Who we are is worked out anew so often: the client that reads the credentials looks through its whole configuration for it.
-_SAY_AGAIN_S = 1.0
+# Interval at which the authorization header is computed again. Each time, the official client
+# searches its whole configuration.
+_AUTHORIZE_AGAIN_S = 1.0
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiResponse:
-    """What the API server said: a success, or one of the refusals that mean something to the caller."""
+    """The answer of the API server: a success, or an error that the caller handles."""
 
     status: int
     body: bytes
@@ -61,17 +63,17 @@ class ApiResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiCall:
-    """One call: by which right, on what, and how."""
+    """One call: its right, object, query and body."""
 
-    right: Asked
+    right: AnyRight
     name: str = ""
     query: Mapping[str, str | int] | None = None
     body: Mapping[str, Any] | None = None
     accept: str = JSON
 
 
-class _NotNow(Transient):
-    """The server asks to come back later."""
+class _RetryLater(Transient):
+    """The call may succeed later."""
 
     def __init__(self, sentence: str, *, after_s: float = 0.0) -> None:
         super().__init__(sentence)
@@ -79,7 +81,7 @@ class _NotNow(Transient):
 
 
 class KubeApi:
-    """Safe to use from many threads."""
+    """The connection to one API server. Thread-safe."""
 
     def __init__(
         self,
@@ -88,7 +90,7 @@ class KubeApi:
         throttle: Throttle,
         clock: Clock,
         call_timeout_s: float,
-        called: Callable[[Asked, int], None] = lambda right, code: None,  # noqa: ARG005
+        called: Callable[[AnyRight, int], None] = lambda right, code: None,  # noqa: ARG005
     ) -> None:
         self._load = load
         self._access = load()
@@ -98,29 +100,31 @@ class KubeApi:
         self._throttle = throttle
         self._clock = clock
         self._timeout_s = call_timeout_s
-        # Told of every call and the status it came back with; 0 for none.
+        # Called with every call and its status; 0 if there was no answer.
         self._called = called
         self._closed = threading.Event()
-        self._granted: set[Asked] = set()
-        # The server's time is ours plus this: ages are differences of its own instants.
+        self._granted: set[AnyRight] = set()
+        # Offset of the server's clock to ours. Ages are differences between times of the server's
+        # clock.
         self._ahead_s: float | None = None
-        # When it last gave an answer that was one: a server that can not reach its own data refuses and hangs, but knows nothing.
+        # Time of the last useful answer. A server that cannot reach its own storage answers 5xx or
+        # hangs; that does not count.
         self.answered_at = -math.inf
 
     def call(self, call: ApiCall) -> ApiResponse:
-        """Carry it out. `Transient` if the answer is not known, `Refused` if repeating can not help."""
+        """Execute a call. Raise `Transient` if the result is unknown, `Refused` if repeating cannot help."""
         give_up_at = self._clock.monotonic() + self._timeout_s
         for pause in _AGAIN.pauses():
             try:
                 return self._once(call, give_up_at)
-            except _NotNow as exc:
+            except _RetryLater as exc:
                 wait_s = max(pause, exc.after_s)
                 if self._clock.monotonic() + wait_s >= give_up_at or self._clock.wait(self._closed, wait_s):
                     raise
         return self._once(call, give_up_at)
 
     def pages(self, call: ApiCall, read: Callable[[bytes], ListPage[T]]) -> Iterator[ListPage[T]]:
-        """All parts of a list. Raises rather than leave one out."""
+        """Yield all pages of a list. Raise rather than leave one out."""
         query: dict[str, str | int] = {**(call.query or {}), "limit": _PAGE}
         while True:
             answer = self.call(replace(call, query=query))
@@ -130,7 +134,8 @@ class KubeApi:
             yield page
             if not page.more:
                 return
-            # The token carries the version of the list; naming one again is an error.
+            # The continue token contains the version of the list; the server rejects a request with
+            # both.
             versioned = ("resourceVersion", "resourceVersionMatch")
             query = {k: v for k, v in query.items() if k not in versioned} | {"continue": page.more}
 
@@ -145,15 +150,18 @@ class KubeApi:
             self.answered_at = self._clock.monotonic()
             return Stream(response)
         with closing(response):
-            answer = self._judged(call, response, response.read())
+            answer = self._checked(call, response, response.read())
         raise _unlisted(call.right, answer)
 
     def now_s(self) -> float | None:
-        """What the server's clock shows, to the second; None before its first answer. Only ever told, never compared with another host's to decide."""
+        """Return the time of the server's clock, to the second; None before its first answer.
+
+        Only for display. Decisions never compare the clocks of two hosts.
+        """
         return None if self._ahead_s is None else self._clock.monotonic() + self._ahead_s
 
     def age_s(self, created_s: float) -> float:
-        """How long ago the server's clock showed that instant."""
+        """Return the seconds since a time of the server's clock."""
         if self._ahead_s is None:
             return 0.0
         return max(0.0, self._clock.monotonic() + self._ahead_s - created_s)
@@ -166,8 +174,8 @@ class KubeApi:
         self._throttle.take(give_up_at=give_up_at, stop=self._closed)
         left_s = max(0.1, give_up_at - self._clock.monotonic())
         response = self._request(call, urllib3.Timeout(total=left_s), stream=False)
-        self._heard(response.headers.get("Date", ""))
-        return self._judged(call, response, response.data)
+        self._read_clock(response.headers.get("Date", ""))
+        return self._checked(call, response, response.data)
 
     def _request(self, call: ApiCall, timeout: urllib3.Timeout, *, stream: bool) -> urllib3.BaseHTTPResponse:
         if self._closed.is_set():
@@ -190,18 +198,18 @@ class KubeApi:
             )  # fmt: skip
         except (urllib3.exceptions.HTTPError, OSError) as exc:
             self._called(right, 0)
-            raise _NotNow(f"the API server did not answer {right.verb} {right.resource}: {exc}") from exc
+            raise _RetryLater(f"the API server did not answer {right.verb} {right.resource}: {exc}") from exc
         self._called(right, response.status)
         return response
 
     def _authorization(self) -> str | None:
         said, at = self._authorized
-        if self._clock.monotonic() - at >= _SAY_AGAIN_S:
+        if self._clock.monotonic() - at >= _AUTHORIZE_AGAIN_S:
             said = self._access.authorization()
             self._authorized = (said, self._clock.monotonic())
         return said
 
-    def _judged(self, call: ApiCall, response: urllib3.BaseHTTPResponse, body: bytes) -> ApiResponse:
+    def _checked(self, call: ApiCall, response: urllib3.BaseHTTPResponse, body: bytes) -> ApiResponse:
         status, right = response.status, call.right
         if status < 500 and status != _THROTTLED:
             self.answered_at = self._clock.monotonic()
@@ -209,57 +217,58 @@ class KubeApi:
             self._granted.add(right)
             return ApiResponse(status=status, body=body)
         where = "the cluster" if right.of_the_cluster else f"namespace {self.namespace}"
-        said = f"{right.verb} {right.resource} in {where}: {_said(body)}"
+        said = f"{right.verb} {right.resource} in {where}: {_message(body)}"
         if status == _THROTTLED or status >= 500:
-            raise _NotNow(f"{status} to {said}", after_s=_retry_after_s(response))
+            raise _RetryLater(f"{status} to {said}", after_s=_retry_after_s(response))
         if status == 401:
             self._log_in_again()
-            raise _NotNow(f"the API server does not know us: {said}")
+            raise _RetryLater(f"the API server rejects our credentials: {said}")
         lacking = f'cannot {right.verb} resource "{right.resource}"' in said
-        # A quota is a matter of time; and so is a right that we had before: a server that has just started does not know the roles yet.
+        # A quota may be raised. A right that we had before will come back: a server that has just
+        # started has not loaded the roles yet.
         if status == 403 and ("exceeded quota" in said or (lacking and right in self._granted)):
-            raise _NotNow(said)
+            raise _RetryLater(said)
         if status == 403:
             raise (Forbidden if lacking else Refused)("forbidden", detail=f"may not {said}")
         raise Refused("invalid", detail=f"{status} to {said}")
 
     def _log_in_again(self) -> None:
-        """Credentials that were good once may have been replaced."""
+        """Load the credentials again; they may have been replaced."""
         if self._clock.monotonic() - self._loaded_at >= _LOG_IN_AGAIN_S:
             self._loaded_at = self._clock.monotonic()
             self._access = self._load()
             self._authorized = (None, -math.inf)
 
-    def _heard(self, date: str) -> None:
+    def _read_clock(self, date: str) -> None:
         try:
             self._ahead_s = parsedate_to_datetime(date).timestamp() - self._clock.monotonic()
         except ValueError:
-            return  # no date, no news
+            return  # no Date header
 
 
 class Expired(Transient):
-    """What a watch should go on from is no longer known to the server: a list has to come first."""
+    """The server does not have the version from which a watch should continue. A new list is needed."""
 
 
 class Stream:
-    """An open watch: lines as they come."""
+    """An open watch."""
 
     def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
         self._response = response
 
     def lines(self) -> Iterator[bytes]:
-        """Until the server ends it; `Transient` if it breaks."""
+        """Yield lines until the server ends the watch. Raise `Transient` if it breaks."""
         rest = b""
         while piece := self._piece():
             *whole, rest = (rest + piece).split(b"\n")
             yield from filter(None, whole)
 
     def shut(self) -> None:
-        """End it from another thread."""
+        """End the watch from another thread."""
         try:
             self._response.shutdown()
         except (OSError, ValueError, RuntimeError):
-            return  # it has ended by itself
+            return  # it has already ended
 
     def close(self) -> None:
         self._response.close()
@@ -271,12 +280,12 @@ class Stream:
             raise Transient(f"the watch broke: {exc}") from exc
 
 
-def _unlisted(right: Asked, answer: ApiResponse) -> Transient:
-    said = f"{right.verb} {right.resource}: {_said(answer.body)}"
+def _unlisted(right: AnyRight, answer: ApiResponse) -> Transient:
+    said = f"{right.verb} {right.resource}: {_message(answer.body)}"
     return Expired(said) if answer.status == EXPIRED else Transient(said)
 
 
-def _said(body: bytes) -> str:
+def _message(body: bytes) -> str:
     return decoding.status(body).message or "no reason given"
 
 

@@ -1,4 +1,6 @@
-"""What is asked of objects that exist: a stamp, another owner, the end. Each holds only for what was seen. Pure."""
+"""Patches and deletions of existing objects. Each applies only to the version or uid that was
+observed. Pure.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,11 @@ from pool.drivers.port import Stamp
 
 
 def stamp(stamp: Stamp, *, version: str, first: bool) -> Manifest:
-    """A patch that holds only for that version. The first one also drops the field managers' notes, half of a pod's bytes,
-    which nothing here reads and every later write would carry."""
+    """Return a patch that applies only to that version.
+
+    The first one also clears managedFields: they are half of a pod's bytes, the driver does not
+    read them, and every later write would send them again.
+    """
     metadata = {
         "resourceVersion": version,
         "labels": stamp.labels(),
@@ -18,12 +23,12 @@ def stamp(stamp: Stamp, *, version: str, first: bool) -> Manifest:
 
 
 def owned_by_pod(name: str, pod_uid: str) -> Manifest:
-    """A patch after which an object goes with its pod."""
+    """Return a patch that makes the pod the owner of an object, so that it is deleted with the pod."""
     return {"metadata": {"ownerReferences": [owner("Pod", name, pod_uid)]}}
 
 
 def deletion(uid: str, grace_s: int | None) -> Manifest:
-    """What a deletion holds for, and how long its pod may take."""
+    """Return the options of a deletion: the uid it applies to, and the grace period."""
     options: Manifest = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
     if grace_s is not None:
         options["gracePeriodSeconds"] = grace_s

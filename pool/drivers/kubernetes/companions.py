@@ -1,4 +1,6 @@
-"""Companions: the Secret with a worker's key, and its own ServiceAccount where the profile wants one. They have the pod's name and go with it."""
+"""Companions: the Secret with a worker's key, and a ServiceAccount if the profile has
+`own_service_account`. They have the name of the pod and are deleted with it.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,12 @@ from pool.drivers.kubernetes.rights import Right
 from pool.drivers.kubernetes.wire import Meta
 from pool.drivers.port import PodSpec
 
-# A view that is older than this is not used; everything is listed instead.
+# A cache older than this is not used; the objects are listed instead.
 _FRESH_S = 15.0
 
 
 class Companions:
-    """Of all pods of one pool."""
+    """The companions of all pods of one pool."""
 
     def __init__(
         self, api: KubeApi, settings: KubernetesSettings, threads: Threads, *, with_accounts: bool
@@ -43,13 +45,17 @@ class Companions:
         )
 
     def prepare(self, spec: PodSpec, place: PodPlace) -> None:
-        """What has to be there before the pod is: a pod whose account is missing is refused."""
+        """Create what must exist before the pod: the API server rejects a pod whose ServiceAccount
+        is missing.
+        """
         self._api.call(
             ApiCall(right=Right.CREATE_SERVICEACCOUNTS, body=manifests.service_account(spec, place))
         )
 
     def complete(self, spec: PodSpec, pod_uid: str, *, account: bool) -> None:
-        """Give a pod what it lacks. Another incarnation's is made this one's before it is collected."""
+        """Create the companions that a pod lacks. Companions of a previous pod of that name get
+        this pod as owner.
+        """
         if spec.secret:
             self._give_secret(spec, pod_uid)
         if account:
@@ -57,7 +63,9 @@ class Companions:
             self._api.call(ApiCall(right=Right.PATCH_SERVICEACCOUNTS, name=spec.name, body=patch))
 
     def names(self, *, following: bool) -> tuple[str, ...]:
-        """Whose companions exist. While pods are followed so are Secrets, and asking costs no call."""
+        """Return the names of pods that have companions. While pods are watched, Secrets are too,
+        and this makes no call.
+        """
         if following and not self._with_accounts:
             self._follower.start()
             if self._follower.age_s() < _FRESH_S:
@@ -68,7 +76,7 @@ class Companions:
         return tuple(sorted(found))
 
     def delete(self, name: str) -> None:
-        """Take them away; none there is success."""
+        """Delete the companions of a pod. It is a success if there are none."""
         self._api.call(ApiCall(right=Right.DELETE_SECRETS, name=name, body=changes.deletion("", None)))
         if self._with_accounts:
             gone = changes.deletion("", None)
@@ -81,12 +89,12 @@ class Companions:
         wanted = manifests.secret(spec, pod_uid, self._settings)
         made = self._api.call(ApiCall(right=Right.CREATE_SECRETS, body=wanted, accept=METADATA))
         if made.status == NOT_FOUND:
-            raise Refused("invalid", detail=f"there is no namespace {self._api.namespace}")
+            raise Refused("invalid", detail=f"namespace {self._api.namespace} does not exist")
         if made.status != CONFLICT:
             return
         there = self._api.call(ApiCall(right=Right.GET_SECRETS, name=spec.name, accept=METADATA))
         if there.status == NOT_FOUND:
-            raise Transient(f"the Secret of {spec.name} went while it was looked at")
+            raise Transient(f"the Secret of {spec.name} was deleted while it was read")
         if pod_uid not in {owner.uid for owner in decoding.meta(there.body).owner_references}:
             self._api.call(ApiCall(right=Right.PATCH_SECRETS, name=spec.name, body=wanted, accept=METADATA))
 
@@ -96,7 +104,7 @@ class Companions:
 
 
 class _Names:
-    """A `Sink` that keeps names."""
+    """A `Sink` that stores names."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""From what the API server sends to what the port knows: only the fields that are needed, decoded straight into them. Pure."""
+"""Decode what the API server sends into the types of the port. Only the needed fields are decoded. Pure."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from pool.drivers.port import Pod, PodPhase
 
 T = TypeVar("T")
 
-# Waiting for these is how every container begins.
-_ON_ITS_WAY = frozenset({"", "ContainerCreating", "PodInitializing"})
+# Normal reasons for a container to be waiting while it starts.
+_STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """A pod as the API server described it; its age and its node's fate change without another word about it."""
+    """A pod as the API server described it. Its age, and the state of its node, change without an
+    event of the pod.
+    """
 
     pod: Pod
     created_s: float
@@ -32,7 +34,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListPage(Generic[T]):
-    """A part of a list, the version it is of, and where the next part begins."""
+    """One page of a list, its version, and the token of the next page."""
 
     items: list[T]
     version: str
@@ -70,7 +72,7 @@ def nodes(body: bytes) -> ListPage[Node]:
 
 
 def meta(body: bytes | msgspec.Raw) -> wire.Meta:
-    """The metadata of any object."""
+    """Return the metadata of any object."""
     return _decoded(_BARE, body).metadata
 
 
@@ -85,7 +87,7 @@ def event(line: bytes) -> wire.WatchEvent:
 
 
 def status(body: bytes | msgspec.Raw) -> wire.Status:
-    """A failure's explanation; what is none explains itself."""
+    """Return the explanation of a failure; the text itself if it is not a Status object."""
     try:
         return _STATUS.decode(body)
     except msgspec.DecodeError:
@@ -96,7 +98,7 @@ def _decoded(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
     try:
         return decoder.decode(body)
     except msgspec.DecodeError as exc:
-        raise Transient(f"the API server's answer makes no sense: {exc}") from exc
+        raise Transient(f"cannot decode the API server's answer: {exc}") from exc
 
 
 def _node(item: wire.NodeObject) -> Node:
@@ -122,7 +124,7 @@ def _known(item: wire.PodObject) -> Known:
         image=container.image,
         labels=meta.labels,
         annotations=meta.annotations,
-        trouble=_words(why) or (_words(unscheduled) if unscheduled.status == "False" else ""),
+        trouble=_text(why) or (_text(unscheduled) if unscheduled.status == "False" else ""),
         unschedulable=unschedulable,
         exit_code=why.exit_code if phase is PodPhase.ENDED else None,
         leaving=_disruption(conditions),
@@ -131,19 +133,19 @@ def _known(item: wire.PodObject) -> Known:
 
 
 def _life(status: wire.PodStatus) -> tuple[PodPhase, wire.Why]:
-    """Where the pod's container stands, and why it is not well."""
+    """Return the phase of the pod's container, and what is wrong with it."""
     state = next((s.state for s in status.container_statuses if s.name == CONTAINER), wire.ContainerState())
     over = status.phase in ("Succeeded", "Failed")
     if state.terminated is not None or over:
         why = state.terminated or wire.Why()
-        # A pod that the node itself ended says so on the pod, not on its container.
+        # If the node ended the pod, the reason is on the pod, not on its container.
         said = (
             why
             if why.reason and not status.reason
             else wire.Why(reason=status.reason, message=status.message)
         )
         return PodPhase.ENDED, wire.Why(said.reason or "ended", said.message, why.exit_code)
-    if state.waiting is not None and state.waiting.reason not in _ON_ITS_WAY:
+    if state.waiting is not None and state.waiting.reason not in _STARTING:
         return PodPhase.PENDING, state.waiting
     return (PodPhase.PENDING if status.phase in ("", "Pending") else PodPhase.RUNNING), wire.Why()
 
@@ -162,14 +164,14 @@ def _endpoint(ip: str, container: wire.Container) -> str:
 def _disruption(conditions: Mapping[str, wire.PodCondition]) -> str:
     if not _is_true(conditions, "DisruptionTarget"):
         return ""
-    return f"chosen for disruption: {_words(conditions['DisruptionTarget']) or 'no reason given'}"
+    return f"chosen for disruption: {_text(conditions['DisruptionTarget']) or 'no reason given'}"
 
 
 def _is_true(conditions: Mapping[str, wire.PodCondition], kind: str) -> bool:
     return kind in conditions and conditions[kind].status == "True"
 
 
-def _words(why: wire.Why | wire.PodCondition) -> str:
+def _text(why: wire.Why | wire.PodCondition) -> str:
     return ": ".join(filter(None, (why.reason, why.message)))
 
 

@@ -1,7 +1,7 @@
-"""The Kubernetes driver: `pool.drivers.port` kept with one API server.
+"""The Kubernetes driver: implements `pool.drivers.port` with one API server.
 
-Any process may act on any pod; none owns one. The API server is the referee: names are made once, stamps hold for one version,
-deletions for one uid.
+Any process may act on any pod; none owns one. The API server decides: names are unique, stamps
+apply to one version, deletions to one uid.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pool.core.errors import InvalidInput, Refused, Transient
 from pool.core.names import DNS_LABEL, DNS_LABEL_RULE
 from pool.core.settings import KubernetesSettings, Profile
 from pool.core.threads import Threads
-from pool.drivers.asking import ask
 from pool.drivers.kubernetes import changes, decoding, manifests
 from pool.drivers.kubernetes.anchor import Anchor
 from pool.drivers.kubernetes.api import CONFLICT, NOT_FOUND, ApiCall, KubeApi
@@ -42,8 +41,9 @@ from pool.drivers.port import (
     StampResult,
     Word,
 )
+from pool.drivers.self_report import read_self_report
 
-# How long a watch that nobody speaks on takes to notice that it should stop.
+# How long a watch without events takes to notice that it should stop.
 _STOP_WITHIN_S = 0.2
 
 
@@ -89,7 +89,8 @@ class KubernetesDriver:
 
     def delete(self, name: str, uid: str, *, grace_s: int | None = None) -> None:
         _check(name)
-        # Not there, or another one under that name: both are what was asked for. Companions are collected with it.
+        # It is a success if the pod does not exist or has another uid. Companions are deleted by
+        # garbage collection.
         options = changes.deletion(uid, grace_s)
         self._api.call(ApiCall(right=Right.DELETE_PODS, name=name, body=options))
 
@@ -102,7 +103,8 @@ class KubernetesDriver:
         call = ApiCall(right=Right.LIST_PODS, query=self._selected)
         anchored = self._anchor.is_there()
         known = [item for page in self._api.pages(call, decoding.pods) for item in page.items]
-        # The anchor is looked for before and after: a namespace that went away meanwhile is not an empty one.
+        # The anchor is read before and after the list: a namespace that was deleted meanwhile must
+        # not count as empty.
         anchored = anchored and (bool(known) or self._anchor.is_there())
         listing = Listing(pods=tuple(self._cache.shown(k) for k in known), anchored=anchored)
         self._listed = (listing, began)
@@ -112,7 +114,7 @@ class KubernetesDriver:
         listing, at = self._listed
         listed_age_s, told_age_s = self._clock.monotonic() - at, self._pods.age_s()
         if told_age_s <= listed_age_s and told_age_s < math.inf:
-            # From the server's cache, so no proof that an empty one is really empty.
+            # The list comes from the server's cache, so it is no proof that there are no pods.
             return Listing(pods=self._cache.pods(), anchored=False, age_s=told_age_s)
         return replace(listing, age_s=listed_age_s)
 
@@ -146,7 +148,7 @@ class KubernetesDriver:
         endpoint = now.pod.endpoint
         if not endpoint:
             return Word.SILENT
-        return ask(endpoint, timeout_s=self._call_timeout_s, clock=self._clock)
+        return read_self_report(endpoint, timeout_s=self._call_timeout_s, clock=self._clock)
 
     def companions(self) -> tuple[str, ...]:
         return self._companions.names(following=self._following.is_set())
@@ -156,21 +158,21 @@ class KubernetesDriver:
             self._companions.delete(name)
 
     def close(self) -> None:
-        # First, so that nobody waits for the next try of a call.
+        # First, so that no follower waits for the retry of a call.
         self._api.close()
         for follower in (self._pods, self._nodes, self._companions, self._pulse):
             follower.close()
 
     def _made(self, spec: PodSpec, manifest: manifests.Manifest) -> Known:
-        """The pod of that name, made now or by an earlier try."""
+        """Return the pod of that name, created now or by an earlier attempt."""
         answer = self._api.call(ApiCall(right=Right.CREATE_PODS, body=manifest))
         if answer.ok:
             return decoding.pod(answer.body)
         if answer.status == NOT_FOUND:
-            raise Refused("invalid", detail=f"there is no namespace {self._api.namespace}")
+            raise Refused("invalid", detail=f"namespace {self._api.namespace} does not exist")
         known = self._read(spec.name)
         if known is None:
-            raise Transient(f"pod {spec.name} went while it was looked at: {_said(answer.body)}")
+            raise Transient(f"pod {spec.name} was deleted while it was read: {_message(answer.body)}")
         self._refuse_foreign(spec, known.pod)
         return known
 
@@ -178,12 +180,10 @@ class KubernetesDriver:
         ours = {LABEL_WORKER: spec.name, LABEL_POOL: self._settings.anchor}
         is_ours = ours.items() <= there.labels.items()
         if not is_ours or there.annotations.get(NOTE_REVISION) != spec.revision:
-            raise Refused(
-                "invalid", detail=f"there is another pod named {spec.name}, which is not this worker's"
-            )
+            raise Refused("invalid", detail=f"a pod named {spec.name} exists and is not this worker's")
 
     def _standing(self, pod: Pod) -> StampResult:
-        """Whether the pod is still as it was seen, which is as good as written."""
+        """Return WRITTEN if the pod is still as it was observed."""
         now = self._read(pod.name)
         if now is None or now.pod.uid != pod.uid:
             return StampResult.GONE
@@ -216,7 +216,7 @@ def _pods_of(selected: Mapping[str, str | int]) -> WatchSource[Known]:
     )
 
 
-def _said(body: bytes) -> str:
+def _message(body: bytes) -> str:
     return decoding.status(body).message
 
 

@@ -1,8 +1,8 @@
-"""Follow one kind of object: list, then watch from there, for ever. What is told goes into a `Sink`.
+"""Follow one kind of object: list, then watch from that version, forever. The objects go into a `Sink`.
 
-A watch that ends is taken up where it was; after 410, or when that keeps failing, everything is listed again, and so it is every
-few minutes, whatever the watch says. While a connection is open, and the server answers anybody, what was told is now; otherwise it is as old
-as the last word.
+A watch that ends is resumed from its last version. After 410, after repeated failures, and at least
+every `relist_s` seconds, everything is listed again. While a watch is open and the server answers
+other calls, the data is current. Otherwise it is as old as the last event.
 """
 
 from __future__ import annotations
@@ -30,36 +30,39 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 _AGAIN = Backoff(first_s=0.2, limit_s=10.0, tries=2)
-# A right that is missing may be given, and a server that has just started knows nobody's rights.
+# A missing right may be granted later, and a server that has just started has not loaded the roles
+# yet.
 _REFUSED = Backoff(first_s=0.5, limit_s=60.0, tries=2)
-# Taking up an old version has failed so often that a list is worth its price.
+# Number of consecutive failures to resume, after which everything is listed again.
 _RESUMES = 3
-# What happened while a watch was broken comes at once when it is taken up; after so long a silence there was nothing.
+# Events missed while a watch was broken arrive as soon as it is resumed. After this time without
+# one, there were none.
 _CAUGHT_UP_S = 1.0
-# A server that has said nothing to anybody for so long is not there, whatever is open; somebody asks more often (`pulse`).
-_MUTE_S = 2 * EVERY_S
-# No watch is asked to be shorter.
+# A server that has answered no call for this time counts as down, even if a watch is open. `pulse`
+# makes calls more often than that.
+_SILENT_SERVER_S = 2 * EVERY_S
+# No watch is opened for a shorter time than this.
 _SHORTEST_S = 2.0
 _FROM_CACHE: Mapping[str, str | int] = {"resourceVersion": "0"}
 _CONSISTENTLY: Mapping[str, str | int] = {}
 
 
 class Sink(Protocol[T]):
-    """Where what is told goes. Called by one thread."""
+    """Where objects and changes go. Called by one thread."""
 
     def replace(self, items: list[T]) -> None:
-        """All there is."""
+        """Replace all objects."""
 
     def put(self, item: T) -> None:
-        """One is new or has changed."""
+        """Add or update one object."""
 
     def drop(self, item: T) -> None:
-        """One is no more."""
+        """Remove one object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchSource(Generic[T]):
-    """What is followed, by which rights, and how it is read."""
+    """The kind of object to follow: its rights and its decoders."""
 
     list_right: Right
     watch_right: Right
@@ -71,7 +74,7 @@ class WatchSource(Generic[T]):
 
 
 class Follower(Generic[T]):
-    """A thread of its own from `start` to `close`."""
+    """A thread that follows one kind of object, from `start` to `close`."""
 
     def __init__(
         self, api: KubeApi, source: WatchSource[T], sink: Sink[T], *, threads: Threads, relist_s: float
@@ -92,26 +95,29 @@ class Follower(Generic[T]):
         self._filled_at = -math.inf
         self._heard_at = -math.inf
         self._open_since = math.inf
-        self._said = ""
+        self._last_error = ""
 
     def start(self) -> None:
-        """Begin, if that was not done before."""
+        """Start the thread, unless it was started before."""
         with self._lock:
             if self._thread is None and not self._stop.is_set():
                 name = f"following {self._source.list_right.resource}"
                 self._thread = self._threads.start(name, self._run, stop=self._stop)
 
     def age_s(self) -> float:
-        """How old the last word is; infinite before the first list. On an open watch silence means that nothing has happened, as
-        long as the server answers others."""
+        """Return the age of the data; infinite before the first list.
+
+        While a watch is open and the server answers other calls, silence means that nothing has
+        changed.
+        """
         now = self._clock.monotonic()
         if self._heard_at > -math.inf and now - self._open_since >= _CAUGHT_UP_S:
             mute_s = now - max(self._heard_at, self._api.answered_at)
-            return mute_s if mute_s > _MUTE_S else 0.0
+            return mute_s if mute_s > _SILENT_SERVER_S else 0.0
         return now - self._heard_at
 
     def close(self) -> None:
-        """Stop, and wait for it."""
+        """Stop the thread and wait for it."""
         self._stop.set()
         with self._lock:
             if self._stream is not None:
@@ -129,7 +135,7 @@ class Follower(Generic[T]):
                 self._failed("following_interrupted", exc, _AGAIN)
 
     def _follow(self) -> None:
-        """A fill, unless there is something to go on from; then watches until it is time for the next."""
+        """List if there is no version to resume from, then watch until the next list is due."""
         if not self._version:
             self._fill()
         until = self._filled_at + self._relist_s
@@ -139,8 +145,11 @@ class Follower(Generic[T]):
         self._version = ""
 
     def _fill(self) -> None:
-        """From the server's cache, which costs it little, and never older than what we know already; consistently where
-        that was of no avail."""
+        """List from the server's cache, which is cheap for the server, but not older than the known
+        version.
+
+        After repeated failures, list consistently.
+        """
         call = ApiCall(
             right=self._source.list_right,
             query={**self._source.query, **self._fill_from},
@@ -168,7 +177,8 @@ class Follower(Generic[T]):
                 self._heard_at = self._clock.monotonic()
         if self._stop.is_set():
             return
-        # Ended by the server itself: up to now it would have told us everything. It does so, too, when we are too slow for it.
+        # The server itself ended the watch, so everything up to now was received. It also ends a
+        # watch of a client that is too slow.
         now = self._clock.monotonic()
         if self._heard_at < began and now - began < _SHORTEST_S / 2:
             raise Transient("the watch ended as soon as it was open")
@@ -176,7 +186,7 @@ class Follower(Generic[T]):
 
     @contextmanager
     def _opened(self, stream: Stream) -> Iterator[None]:
-        """While inside, `close` ends the stream."""
+        """Let `close` end the stream while inside."""
         with self._lock:
             self._stream = stream
             if self._stop.is_set():
@@ -186,31 +196,31 @@ class Follower(Generic[T]):
             yield
         finally:
             if self._clock.monotonic() - self._open_since >= _CAUGHT_UP_S:
-                self._failures, self._said = 0, ""
+                self._failures, self._last_error = 0, ""
             self._open_since = math.inf
             with self._lock:
                 self._stream = None
 
     def _failed(self, event: str, exc: PoolError, pauses: Backoff) -> None:
-        """Say so, once for each cause, and wait a little."""
+        """Log the failure, once per cause, and wait."""
         if self._stop.is_set():
             return
         self._failures += 1
-        if str(exc) != self._said:
-            self._said = str(exc)
-            log.warning(event, resource=self._source.list_right.resource, cause=self._said)
+        if str(exc) != self._last_error:
+            self._last_error = str(exc)
+            log.warning(event, resource=self._source.list_right.resource, cause=self._last_error)
         if isinstance(exc, Expired) or (isinstance(exc, Transient) and self._failures % _RESUMES == 0):
             self._fill_from, self._version = _CONSISTENTLY, ""
         jitter = next(pauses.pauses()) / pauses.first_s
         self._clock.wait(self._stop, jitter * pauses.nominal(self._failures))
 
     def _take_or_leave(self, line: bytes) -> None:
-        """One event that cannot be read is left out; the next list has what it was about."""
+        """Process one event. Skip one that cannot be decoded; the next list contains its object."""
         try:
             self._take(line)
         except PoolError:
             raise
-        except Exception as exc:  # noqa: BLE001 - the events behind it are about other objects
+        except Exception as exc:  # noqa: BLE001 - later events are about other objects
             resource = self._source.list_right.resource
             log.error("watch_event_unreadable", resource=resource, cause=repr(exc)[:300])  # noqa: TRY400
 

@@ -1,5 +1,7 @@
-"""A look at the cluster for a check-up: which of our rights are missing, and what stands around our pods. It asks whether it may look before it does, so that
-nothing is refused; it writes nothing."""
+"""Inspect the cluster for `warmpool doctor`: missing rights, and objects that affect our pods.
+
+Each read is preceded by an access review, so that no call is rejected. Nothing is written.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ import msgspec
 
 from pool.core.errors import Transient
 from pool.core.settings import KubernetesSettings, Profile
-from pool.drivers.kubernetes import around, manifests
+from pool.drivers.kubernetes import cluster_policies, manifests
 from pool.drivers.kubernetes.api import METADATA, NOT_FOUND, ApiCall, KubeApi
-from pool.drivers.kubernetes.around import Budget, NodePool, PriorityClass, SurroundingsVerdict
+from pool.drivers.kubernetes.cluster_policies import AccessVerdict, Budget, NodePool, PriorityClass
 from pool.drivers.kubernetes.manifests import PodPlace
-from pool.drivers.kubernetes.rights import Asked, Look, Need, NotAllowed, Right
+from pool.drivers.kubernetes.rights import AnyRight, DoctorRight, Need, NotAllowed, Right
 from pool.drivers.kubernetes.wire import ListOf
 from pool.drivers.port import PodSpec, Stamp
 
@@ -23,8 +25,8 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lack:
-    """A right that we do not have. Without one that is not vital the rest works."""
+class MissingRight:
+    """A right that we do not have. If it is not vital, everything else works without it."""
 
     right: Right
     vital: bool
@@ -40,8 +42,8 @@ class Inspector:
         self._profiles = profiles
         self.namespace = api.namespace
 
-    def may(self, asked: Asked, name: str = "") -> SurroundingsVerdict:
-        """Whether we have a right, in the words of the API server."""
+    def may(self, asked: AnyRight, name: str = "") -> AccessVerdict:
+        """Return the decision of the API server whether we have a right."""
         what = {
             "namespace": "" if asked.of_the_cluster else self.namespace,
             "verb": asked.verb,
@@ -50,20 +52,20 @@ class Inspector:
             "name": name,
         }
         body = {
-            "apiVersion": Look.REVIEW_OUR_ACCESS.group,
+            "apiVersion": DoctorRight.REVIEW_OUR_ACCESS.group,
             "kind": "SelfSubjectAccessReview",
             "spec": {"resourceAttributes": {key: value for key, value in what.items() if value}},
         }
-        answer = self._api.call(ApiCall(right=Look.REVIEW_OUR_ACCESS, body=body))
+        answer = self._api.call(ApiCall(right=DoctorRight.REVIEW_OUR_ACCESS, body=body))
         if not answer.ok:
-            raise Transient(f"the API server does not say what we may do: {answer.status}")
-        return _read(around.REVIEW, answer.body).status
+            raise Transient(f"the API server did not answer an access review: {answer.status}")
+        return _read(cluster_policies.REVIEW, answer.body).status
 
-    def lacking(self) -> tuple[Lack, ...]:
-        """What `rights` lists, is needed by this configuration, and is not granted."""
-        return tuple(self._lacking())
+    def missing_rights(self) -> tuple[MissingRight, ...]:
+        """Return the rights that this configuration needs and that are not granted."""
+        return tuple(self._missing_rights())
 
-    def _lacking(self) -> Iterator[Lack]:
+    def _missing_rights(self) -> Iterator[MissingRight]:
         accounts = any(p.own_service_account for p in self._profiles.values())
         anchored = False
         for right in Right:
@@ -73,8 +75,8 @@ class Inspector:
             verdict = self.may(right, self._settings.anchor if anchor else "")
             if not verdict.allowed:
                 said = verdict.evaluation_error or verdict.reason
-                yield Lack(right=right, vital=right.need is not Need.NODES, said=said)
-                # Who may not look for the anchor can not tell whether it has to be made.
+                yield MissingRight(right=right, vital=right.need is not Need.NODES, said=said)
+                # If we may not read the anchor, we cannot know whether it must be created.
                 anchored = anchored or anchor
             elif anchor:
                 anchored = self._anchor_is_there()
@@ -84,19 +86,22 @@ class Inspector:
         return self._api.call(call).status != NOT_FOUND
 
     def priorities(self) -> dict[str, PriorityClass]:
-        """All PriorityClasses by name."""
-        return {c.metadata.name: c for c in self._listed(Look.LIST_PRIORITYCLASSES, around.PRIORITIES)}
+        """Return all PriorityClasses by name."""
+        return {
+            c.metadata.name: c
+            for c in self._listed(DoctorRight.LIST_PRIORITYCLASSES, cluster_policies.PRIORITIES)
+        }
 
     def budgets(self) -> list[Budget]:
-        """The budgets beside our pods."""
-        return self._listed(Look.LIST_BUDGETS, around.BUDGETS)
+        """Return the PodDisruptionBudgets in the namespace of our pods."""
+        return self._listed(DoctorRight.LIST_BUDGETS, cluster_policies.BUDGETS)
 
     def nodepools(self) -> list[NodePool]:
-        """Karpenter's; none where there is no Karpenter."""
-        return self._listed(Look.LIST_NODEPOOLS, around.NODEPOOLS)
+        """Return Karpenter's NodePools; none if there is no Karpenter."""
+        return self._listed(DoctorRight.LIST_NODEPOOLS, cluster_policies.NODEPOOLS)
 
     def labels(self, profile: Profile, stamp: Stamp) -> dict[str, str]:
-        """The labels of a worker's pod with that stamp."""
+        """Return the labels of a worker's pod with that stamp."""
         spec = PodSpec(
             name="w", profile=profile.name, revision="", image=profile.image, cpu_millicores=1, memory_mib=1,
             port=profile.port, grace_s=profile.grace_s,
@@ -106,17 +111,17 @@ class Inspector:
         return {**made["metadata"]["labels"], **stamped}
 
     def now_s(self) -> float:
-        """What the API server's clock shows, to the second."""
+        """Return the time of the API server's clock, to the second."""
         self.may(Right.LIST_PODS)
         told = self._api.now_s()
         if told is None:
-            raise Transient("the API server does not say what time it is")
+            raise Transient("the API server did not return its time")
         return told
 
     def close(self) -> None:
         self._api.close()
 
-    def _listed(self, look: Look, decoder: msgspec.json.Decoder[ListOf[T]]) -> list[T]:
+    def _listed(self, look: DoctorRight, decoder: msgspec.json.Decoder[ListOf[T]]) -> list[T]:
         if not self.may(look).allowed:
             where = "" if look.of_the_cluster else f" in namespace {self.namespace}"
             raise NotAllowed(f"we may not {look.verb} {look.resource}{where}")
@@ -128,4 +133,4 @@ def _read(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     try:
         return decoder.decode(body)
     except msgspec.DecodeError as exc:
-        raise Transient(f"the API server's answer makes no sense: {exc}") from exc
+        raise Transient(f"cannot decode the API server's answer: {exc}") from exc

@@ -1,7 +1,7 @@
-"""What is asked of the cluster: the pod of a worker or a placeholder, and its companions. Pure.
+"""Manifests: the pod of a worker or a placeholder, and its companions. Pure.
 
-A pod says from its first moment that nobody holds it. Whatever a profile adds, it can not loosen the restricted security
-context, tolerate everything, or say what only the pool says.
+A new pod is marked as unclaimed from the start. A profile cannot loosen the restricted security
+context, tolerate all taints, or set labels and annotations of the pool.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "warmpool"
 KEY_NAME = "key"
 KEY_FOLDER = "/var/run/warmpool"
-NOBODY = Stamp(org=None, claim_id=None, epoch=0, busy=False)
+UNCLAIMED = Stamp(org=None, claim_id=None, epoch=0, busy=False)
 
 _KEY_VOLUME, _TMP_VOLUME = "warmpool-key", "warmpool-tmp"
-# The group that may read the key, whatever user an image runs as.
+# The group that may read the key, whatever user the image runs as.
 _GROUP = 65_532
 
 Manifest = dict[str, Any]
@@ -43,22 +43,22 @@ Manifest = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodPlace:
-    """Where pods are made, and the anchor that owns them."""
+    """The settings and the anchor that manifests refer to."""
 
     settings: KubernetesSettings
     anchor_uid: str
 
 
 def selector(settings: KubernetesSettings) -> str:
-    """What finds everything of this pool and nothing else."""
+    """Return the label selector of all objects of this pool."""
     return f"{MANAGED_BY}={MANAGER},{LABEL_POOL}={settings.anchor}"
 
 
 def pod(spec: PodSpec, profile: Profile, place: PodPlace) -> Manifest:
-    """The pod that `spec` asks for, shaped by its profile."""
+    """Return the pod for `spec`, shaped by its profile."""
     _refuse_wrong(profile)
-    labels = {**profile.pod_labels, **_labels(spec, place.settings), **_set(NOBODY.labels())}
-    notes = {**profile.pod_annotations, NOTE_REVISION: spec.revision, **_set(NOBODY.annotations())}
+    labels = {**profile.pod_labels, **_labels(spec, place.settings), **_set(UNCLAIMED.labels())}
+    notes = {**profile.pod_annotations, NOTE_REVISION: spec.revision, **_set(UNCLAIMED.annotations())}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -73,7 +73,7 @@ def pod(spec: PodSpec, profile: Profile, place: PodPlace) -> Manifest:
 
 
 def secret(spec: PodSpec, pod_uid: str, settings: KubernetesSettings) -> Manifest:
-    """The companion with the worker's key; it goes with its pod."""
+    """Return the Secret with the worker's key. It is deleted with its pod."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -84,7 +84,9 @@ def secret(spec: PodSpec, pod_uid: str, settings: KubernetesSettings) -> Manifes
 
 
 def service_account(spec: PodSpec, place: PodPlace) -> Manifest:
-    """A pod's own account. It has to be there before the pod, so the anchor owns it until the pod does."""
+    """Return a pod's own ServiceAccount. It must exist before the pod, so the anchor owns it until
+    the pod does.
+    """
     owners = [owner("ConfigMap", place.settings.anchor, place.anchor_uid)]
     return {
         "apiVersion": "v1",
@@ -95,7 +97,7 @@ def service_account(spec: PodSpec, place: PodPlace) -> Manifest:
 
 
 def anchor(settings: KubernetesSettings) -> Manifest:
-    """The object that owns all pods. Deleting it deletes them."""
+    """Return the anchor, which owns all pods. Deleting it deletes them."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -165,7 +167,7 @@ _SLEEP = ["sleep", "infinity"]
 
 
 def _env(spec: PodSpec) -> Iterator[Manifest]:
-    """The profile's variables, and over them what `pool.drivers.contract` promises a worker."""
+    """Yield the variables of the profile, overridden by those of `pool.drivers.contract`."""
     told = {
         names.ENV_WORKER: spec.name,
         names.ENV_PROFILE: spec.profile,
@@ -195,7 +197,7 @@ def _volumes(spec: PodSpec, profile: Profile) -> Iterator[Manifest]:
     if _has_own_tmp(spec, profile):
         yield _bounded({"name": _TMP_VOLUME, "emptyDir": {}}, profile)
     if spec.secret:
-        # Not optional: the pod is made first, and its container waits until its key is there.
+        # Not optional: the pod is created first, and its container waits for its key.
         key = {"secretName": spec.name, "optional": False, "defaultMode": 0o440}
         yield {"name": _KEY_VOLUME, "secret": key}
     if spec.role is PodRole.WORKER:
@@ -203,7 +205,9 @@ def _volumes(spec: PodSpec, profile: Profile) -> Iterator[Manifest]:
 
 
 def _bounded(volume: Mapping[str, Any], profile: Profile) -> Manifest:
-    """An emptyDir with a size, so that one worker cannot fill its node's disk or memory; one that has a size keeps it."""
+    """Return an emptyDir with a size limit, so that a worker cannot fill the disk or memory of its
+    node. A limit in the profile stays.
+    """
     if "emptyDir" not in volume:
         return dict(volume)
     given = dict(volume["emptyDir"] or {})
@@ -214,7 +218,7 @@ def _bounded(volume: Mapping[str, Any], profile: Profile) -> Manifest:
 
 def _mounts(spec: PodSpec, profile: Profile) -> Iterator[Manifest]:
     if _has_own_tmp(spec, profile):
-        yield {"name": _TMP_VOLUME, "mountPath": "/tmp"}  # noqa: S108 - a fresh directory of this pod alone
+        yield {"name": _TMP_VOLUME, "mountPath": "/tmp"}  # noqa: S108 - an emptyDir of this pod
     if spec.secret:
         yield {"name": _KEY_VOLUME, "mountPath": KEY_FOLDER, "readOnly": True}
     if spec.role is PodRole.WORKER:
@@ -241,7 +245,7 @@ def _companion(spec: PodSpec, settings: KubernetesSettings) -> Manifest:
 
 
 def owner(kind: str, name: str, uid: str) -> Manifest:
-    """A reference to what an object goes with."""
+    """Return an owner reference."""
     return {"apiVersion": "v1", "kind": kind, "name": name, "uid": uid}
 
 
@@ -250,12 +254,14 @@ def _set(wanted: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def _filled(manifest: Manifest) -> Manifest:
-    """Without what was not given. False and 0 are given."""
+    """Return the manifest without empty values. False and 0 are kept."""
     return {k: v for k, v in manifest.items() if v is not None and v not in ("", [], {})}
 
 
 def _refuse_wrong(profile: Profile) -> None:
-    """A configuration that was read has passed these rules; one that was built otherwise has not."""
+    """Check the rules of the configuration again, because a profile may have been built without
+    reading a file.
+    """
     for (cls, field), rule in RULES.items():
         if cls is Profile:
             wrong: Wrong | None = next(rule(getattr(profile, field)), None)

@@ -1,10 +1,10 @@
-"""Which nodes are being taken away, and from which of their pods. Pure."""
+"""Which nodes are being removed, and which of their pods are affected. Pure."""
 
 from __future__ import annotations
 
 import msgspec
 
-# Set by what removes nodes, on nodes that it is about to remove.
+# Taints that autoscalers set on nodes that they are about to remove.
 REMOVAL_TAINTS = frozenset(
     {"karpenter.sh/disrupted", "karpenter.sh/disruption", "ToBeDeletedByClusterAutoscaler"}
 )
@@ -19,7 +19,7 @@ class Taint(msgspec.Struct, frozen=True):
 
 
 class Toleration(msgspec.Struct, frozen=True, rename="camel"):
-    """What a pod stands beside, and for how long."""
+    """A toleration of a pod."""
 
     key: str = ""
     operator: str = "Equal"
@@ -36,7 +36,7 @@ class Toleration(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Node(msgspec.Struct, frozen=True):
-    """What matters of a node to its pods."""
+    """The fields of a node that affect its pods."""
 
     name: str
     cordoned: bool = False
@@ -44,12 +44,13 @@ class Node(msgspec.Struct, frozen=True):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is to be said of it."""
+        """Whether it has neither a cordon nor taints."""
         return not self.cordoned and not self.taints
 
     def leaving(self, tolerations: tuple[Toleration, ...]) -> str:
-        """Why a pod with these tolerations will not stay here; empty if it will. A taint that pods were made to tolerate is
-        where they belong."""
+        """Return why a pod with these tolerations cannot stay here; empty if it can. A tolerated
+        taint is no reason.
+        """
         if self.cordoned:
             return f"its node {self.name} is cordoned"
         for taint in self.taints:

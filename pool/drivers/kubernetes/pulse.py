@@ -1,5 +1,8 @@
-"""Whether the API server still speaks. A watch may be silent for a minute and be well, or its server may hang; a small read in
-quiet times tells which, so that a view of the cluster is never taken for fresh on the word of nobody."""
+"""Check periodically that the API server answers.
+
+A watch may be silent for a minute and be healthy, or its server may hang. A small read in quiet
+times distinguishes the two, so that a cache is never taken for fresh without proof.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ EVERY_S = 5.0
 
 
 class Pulse:
-    """A thread of its own from `start` to `close`; it asks only when nobody else has had an answer for a while."""
+    """A thread from `start` to `close`. It makes a call only if no other call was answered recently."""
 
     def __init__(self, api: KubeApi, ask: Callable[[], object], *, threads: Threads) -> None:
         self._api = api
@@ -26,7 +29,7 @@ class Pulse:
         self._thread: WatchedThread | None = None
 
     def start(self) -> None:
-        """Begin, if that was not done before."""
+        """Start the thread, unless it was started before."""
         with self._lock:
             if self._thread is None and not self._stop.is_set():
                 self._thread = self._threads.start("pulse", self._run, stop=self._stop)
@@ -43,4 +46,4 @@ class Pulse:
             try:
                 self._ask()
             except PoolError:
-                continue  # the age of the last answer says it
+                continue  # the age of the last answer shows it

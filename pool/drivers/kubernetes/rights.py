@@ -1,5 +1,8 @@
-"""Every right that the driver uses. A call names one of these, so the code can not need what is not here; `rbac.yaml` grants exactly these. What a
-check-up looks at beside them is a list of its own: it is left out where it is not allowed, and no role grants it."""
+"""Every right that the driver uses. Each call names one of them, and `rbac.yaml` grants exactly these.
+
+The rights of `warmpool doctor` are a separate list. No role grants them; a check without its right
+is skipped.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from pool.core.errors import PoolError
 
 
 class NotAllowed(PoolError):
-    """What a check-up may not look at. Nothing is wrong with that."""
+    """A check of `warmpool doctor` lacks its right. This is not an error."""
 
 
 class Need(StrEnum):
-    """What it means to lack a right."""
+    """What a right is needed for."""
 
     MUST = "must"
     ANCHOR = "anchor"
@@ -39,12 +42,12 @@ class _Verb(Enum):
 
     @property
     def group(self) -> str:
-        """The API group and its version; empty for the core's."""
+        """The API group and its version; empty for the core group."""
         return str(self.value[2]) if len(self.value) > 2 else ""
 
     @property
     def of_the_cluster(self) -> bool:
-        """Whether it is outside of any namespace."""
+        """Whether the resource is cluster-scoped."""
         return self.resource in _OF_THE_CLUSTER
 
 
@@ -65,30 +68,32 @@ class Right(_Verb):
     PATCH_SECRETS = ("patch", "secrets")
     DELETE_SECRETS = ("delete", "secrets")
 
-    # Only for the anchor; without `create` somebody else has to make it.
+    # Only for the anchor. Without `create`, the anchor must be created by other means.
     GET_CONFIGMAPS = ("get", "configmaps")
     CREATE_CONFIGMAPS = ("create", "configmaps")
 
-    # Only for profiles with a ServiceAccount for each pod.
+    # Only for profiles with own_service_account.
     CREATE_SERVICEACCOUNTS = ("create", "serviceaccounts")
     LIST_SERVICEACCOUNTS = ("list", "serviceaccounts")
     PATCH_SERVICEACCOUNTS = ("patch", "serviceaccounts")
     DELETE_SERVICEACCOUNTS = ("delete", "serviceaccounts")
 
-    # Only where nodes may be read; without it the rest works.
+    # Optional: the rest works without it.
     LIST_NODES = ("list", "nodes")
     WATCH_NODES = ("watch", "nodes")
 
     @property
     def need(self) -> Need:
-        """For what it is needed."""
+        """What the right is needed for."""
         if self is Right.CREATE_CONFIGMAPS:
             return Need.ANCHOR
         return {"serviceaccounts": Need.ACCOUNTS, "nodes": Need.NODES}.get(self.resource, Need.MUST)
 
 
-class Look(_Verb):
-    """What only a check-up asks. Everybody who is known to the API server may ask what he may do; the rest is looked at where that is allowed."""
+class DoctorRight(_Verb):
+    """A right that only `warmpool doctor` uses. Every user may review its own access; the others
+    are optional.
+    """
 
     REVIEW_OUR_ACCESS = ("create", "selfsubjectaccessreviews", "authorization.k8s.io/v1")
     LIST_PRIORITYCLASSES = ("list", "priorityclasses", "scheduling.k8s.io/v1")
@@ -96,7 +101,7 @@ class Look(_Verb):
     LIST_NODEPOOLS = ("list", "nodepools", "karpenter.sh/v1")
 
 
-Asked = Right | Look
+AnyRight = Right | DoctorRight
 
 _OF_THE_CLUSTER = frozenset({"nodes", "selfsubjectaccessreviews", "priorityclasses", "nodepools"})
 _METHODS = {

@@ -1,4 +1,4 @@
-"""Not more calls than agreed: a bucket of tokens, filled at a steady rate, shared by all threads of a process."""
+"""Limit the rate of calls: a token bucket, shared by all threads of a process."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pool.core.errors import Transient
 
 
 class Throttle:
-    """`burst` calls at once, `qps` a second over time. Who comes first goes first."""
+    """Allows `burst` calls at once and `qps` calls per second over time. First come, first served."""
 
     def __init__(self, *, qps: float, burst: int, clock: Clock) -> None:
         self._qps = qps
         self._burst = burst
         self._clock = clock
         self._lock = threading.Lock()
-        # When the bucket would be full again; each call moves it by one token's worth.
+        # When the bucket would be full again. Each call moves it by one token.
         self._full_at = clock.monotonic()
 
     def take(self, *, give_up_at: float, stop: threading.Event) -> None:
-        """Wait for a token; raises `Transient` at once if none would come in time."""
+        """Wait for a token. Raise `Transient` at once if none would be available in time."""
         with self._lock:
             now = self._clock.monotonic()
             full_at = max(self._full_at, now) + 1 / self._qps

@@ -1,4 +1,4 @@
-"""The shape of what the API server sends, as far as it is looked at. The rest is skipped while decoding."""
+"""The fields of the API server's objects that we read. All other fields are skipped while decoding."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 class Meta(msgspec.Struct, frozen=True, rename="camel"):
-    """An object's metadata."""
+    """The metadata of an object."""
 
     name: str = ""
     uid: str = ""
     resource_version: str = ""
-    # Older servers write null where there is none.
+    # Older servers send null if there is none.
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
     labels: dict[str, str] = {}
@@ -30,13 +30,13 @@ class Meta(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class BareObject(msgspec.Struct, frozen=True):
-    """Any object, of which only the metadata is looked at."""
+    """Any object, of which only the metadata is read."""
 
     metadata: Meta = Meta()
 
 
 class Status(msgspec.Struct, frozen=True):
-    """Why a call failed, in the server's words."""
+    """Why a call failed, as the server reports it."""
 
     code: int = 0
     reason: str = ""

@@ -1,7 +1,8 @@
-"""The local driver: `pool.drivers.port` kept with processes, files and locks of one machine.
+"""The local driver: implements `pool.drivers.port` with processes, files and locks of one machine.
 
-Any process may act on any pod; none owns one. Every change is made under the pod's lock and is the next version of its
-record. A deletion is a mark in the record; whoever looks at the pod afterwards carries it on.
+Any process may act on any pod; none owns one. Every change happens under the pod's lock and
+increments the version of its record. A deletion is a mark in the record. Each later read or list of
+the pod continues the deletion.
 """
 
 from __future__ import annotations
@@ -18,10 +19,9 @@ import structlog
 from pool.core.clock import Clock
 from pool.core.errors import Transient
 from pool.core.ids import RandomIds
-from pool.drivers.asking import ask
 from pool.drivers.local import process, starting
 from pool.drivers.local.ending import Ender
-from pool.drivers.local.podfile import Memo, PodLock, Record, Shelf, replace_file
+from pool.drivers.local.podfile import Memo, PodDirectory, PodLock, Record, replace_file
 from pool.drivers.local.processref import boot_id, boot_s
 from pool.drivers.local.viewing import Viewer
 from pool.drivers.port import (
@@ -38,16 +38,17 @@ from pool.drivers.port import (
     StampResult,
     Word,
 )
+from pool.drivers.self_report import read_self_report
 
 log = structlog.get_logger(__name__)
 
 _LOOK_EVERY_S = 0.1
 _LOCK_AGAIN_S = 0.005
-_NOBODY = Stamp(org=None, claim_id=None, epoch=0, busy=False)
+_UNCLAIMED = Stamp(org=None, claim_id=None, epoch=0, busy=False)
 
 
 class LocalDriver:
-    """Pods as processes, their files under `root`."""
+    """Pods as processes, with their files under `root`."""
 
     def __init__(self, root: Path, *, clock: Clock, call_timeout_s: float) -> None:
         self._clock = clock
@@ -56,9 +57,9 @@ class LocalDriver:
         self._children = process.Children()
         self._never = threading.Event()
         with _translated():
-            self._shelf = Shelf(root)
-            self._viewer = Viewer(self._shelf)
-        self._ender = Ender(self._shelf, self._viewer)
+            self._pod_dir = PodDirectory(root)
+            self._viewer = Viewer(self._pod_dir)
+        self._ender = Ender(self._pod_dir, self._viewer)
         self._observed = (Listing(pods=(), anchored=False), -math.inf)
 
     def create(self, spec: PodSpec) -> Pod:
@@ -74,20 +75,20 @@ class LocalDriver:
             if not self._is_there(name, uid):
                 return
             with self._locked(name):
-                record = self._shelf.read(name, self._afresh())
+                record = self._pod_dir.read(name, self._new_memo())
                 if record is None:
-                    self._shelf.remove_lock(name)
+                    self._pod_dir.remove_lock(name)
                 elif uid in ("", record.uid):
                     marked = self._ender.mark(record, record.grace_s if grace_s is None else grace_s)
-                    self._ender.carry_on(marked, self._afresh())
+                    self._ender.carry_on(marked, self._new_memo())
 
     def read(self, name: str) -> Pod | None:
         self._children.reap()
         with _translated():
-            return self._look(name, self._afresh())
+            return self._look(name, self._new_memo())
 
     def list(self) -> Listing:
-        return self._observe(self._afresh())
+        return self._observe(self._new_memo())
 
     def cached(self) -> Listing:
         listing, at = self._observed
@@ -95,19 +96,20 @@ class LocalDriver:
 
     def watch(self, stop: threading.Event) -> Iterator[Pod | Gone]:
         told: dict[str, Pod] = {}
-        memo = self._afresh()
+        memo = self._new_memo()
         while not stop.is_set():
             began = self._clock.monotonic()
             memo = Memo(began, after=memo)
             try:
                 seen = {pod.name: pod for pod in self._observe(memo).pods}
             except Transient as exc:
-                # Nothing is told and `cached` grows old, until the directory can be read again.
+                # No event is yielded and the age of `cached` grows until the directory can be read
+                # again.
                 log.warning("pods_unreadable", error=str(exc))
             else:
                 yield from _changes(told, seen)
                 told = seen
-            # A large directory is looked at less often rather than all the time.
+            # Large directories are scanned less often, so that scanning never takes all the time.
             self._clock.wait(stop, max(_LOOK_EVERY_S, 4 * (self._clock.monotonic() - began)))
 
     def stamp(self, pod: Pod, stamp: Stamp) -> StampResult:
@@ -115,7 +117,7 @@ class LocalDriver:
             if not self._is_there(pod.name, pod.uid):
                 return StampResult.GONE
             with self._locked(pod.name):
-                record = self._shelf.read(pod.name, self._afresh())
+                record = self._pod_dir.read(pod.name, self._new_memo())
                 if record is None or record.uid != pod.uid:
                     return StampResult.GONE
                 if record.ends_by_s is not None:
@@ -125,7 +127,7 @@ class LocalDriver:
                 labels = _merged(record.labels, stamp.labels())
                 annotations = _merged(record.annotations, stamp.annotations())
                 if (labels, annotations) != (record.labels, record.annotations):
-                    self._shelf.write(record.changed(labels=labels, annotations=annotations))
+                    self._pod_dir.write(record.changed(labels=labels, annotations=annotations))
                 return StampResult.WRITTEN
 
     def word(self, pod: Pod) -> Word:
@@ -134,20 +136,20 @@ class LocalDriver:
             return Word.UNUSED
         if not now.endpoint:
             return Word.SILENT
-        return ask(now.endpoint, timeout_s=self._call_timeout_s, clock=self._clock)
+        return read_self_report(now.endpoint, timeout_s=self._call_timeout_s, clock=self._clock)
 
     def companions(self) -> tuple[str, ...]:
         with _translated():
-            return tuple(self._shelf.companions())
+            return tuple(self._pod_dir.companions())
 
     def delete_companions(self, name: str) -> None:
         with _translated():
-            if not self._shelf.secret(name).exists():
+            if not self._pod_dir.secret(name).exists():
                 return
             with self._locked(name):
-                if self._shelf.read(name, self._afresh()) is None:
-                    self._shelf.secret(name).unlink(missing_ok=True)
-                    self._shelf.remove_lock(name)
+                if self._pod_dir.read(name, self._new_memo()) is None:
+                    self._pod_dir.secret(name).unlink(missing_ok=True)
+                    self._pod_dir.remove_lock(name)
 
     def close(self) -> None:
         self._children.reap()
@@ -156,49 +158,49 @@ class LocalDriver:
         began = self._clock.monotonic()
         self._children.reap()
         with _translated():
-            # The anchor is looked for last: a directory that went away meanwhile is not an empty one.
-            pods = tuple(pod for name in self._shelf.names() if (pod := self._look(name, memo)))
-            listing = Listing(pods=pods, anchored=self._shelf.anchored())
+            # Check the anchor last: a directory that was removed meanwhile must not count as empty.
+            pods = tuple(pod for name in self._pod_dir.names() if (pod := self._look(name, memo)))
+            listing = Listing(pods=pods, anchored=self._pod_dir.anchored())
         self._observed = (listing, began)
         return listing
 
     def _look(self, name: str, memo: Memo) -> Pod | None:
-        record = self._shelf.read(name, memo)
+        record = self._pod_dir.read(name, memo)
         if record is not None and self._ender.is_due(record, memo):
-            lock = self._shelf.try_lock(name)
+            lock = self._pod_dir.try_lock(name)
             if lock is not None:
                 with lock:
-                    record = self._shelf.read(name, self._afresh())
+                    record = self._pod_dir.read(name, self._new_memo())
                     if record is None:
-                        self._shelf.remove_lock(name)
+                        self._pod_dir.remove_lock(name)
                     else:
-                        record = self._ender.carry_on(record, self._afresh())
+                        record = self._ender.carry_on(record, self._new_memo())
         return None if record is None else self._viewer.pod(record, memo)
 
     def _made(self, spec: PodSpec) -> Pod | None:
-        """The pod; None if what had its name was just removed, and the lock that we held with it."""
+        """Return the pod; None if a pod of that name, and its lock, were just removed."""
         with self._locked(spec.name) as lock:
-            record = self._shelf.read(spec.name, self._afresh())
+            record = self._pod_dir.read(spec.name, self._new_memo())
             if record is None:
-                record = self._shelf.write(self._new_record(spec))
-            elif (record := self._ender.carry_on(record, self._afresh())) is None:
+                record = self._pod_dir.write(self._new_record(spec))
+            elif (record := self._ender.carry_on(record, self._new_memo())) is None:
                 return None
             if record.ends_by_s is None:
                 self._complete(record, spec, lock)
-            return self._viewer.pod(record, self._afresh())
+            return self._viewer.pod(record, self._new_memo())
 
     def _complete(self, record: Record, spec: PodSpec, lock: PodLock) -> None:
-        """Give a pod what it lacks: its companion, and its process if none was ever started."""
-        secret = self._shelf.secret(record.name)
+        """Create what the pod lacks: its companion, and its process if none was ever started."""
+        secret = self._pod_dir.secret(record.name)
         if spec.secret and not secret.exists():
             replace_file(secret, spec.secret)
         if self._viewer.was_started(record):
             return
-        paths = self._shelf.paths(record)
+        paths = self._pod_dir.paths(record)
         paths.run.mkdir(mode=0o700, exist_ok=True)
         pid = process.launch(
             starting.command(spec),
-            env=starting.environment(spec, record, self._shelf),
+            env=starting.environment(spec, record, self._pod_dir),
             lock_fd=lock.lend(),
             proc_file=paths.proc,
             log_file=paths.log,
@@ -215,26 +217,26 @@ class LocalDriver:
             created_s=boot_s(),
             image=spec.image,
             grace_s=spec.grace_s,
-            labels=_merged(labels, _NOBODY.labels()),
-            annotations=_merged({NOTE_REVISION: spec.revision}, _NOBODY.annotations()),
+            labels=_merged(labels, _UNCLAIMED.labels()),
+            annotations=_merged({NOTE_REVISION: spec.revision}, _UNCLAIMED.annotations()),
         )
 
     def _is_there(self, name: str, uid: str) -> bool:
-        """Whether there is such a pod; spares a lock file for one that is not."""
-        record = self._shelf.read(name, self._afresh())
+        """Return whether there is such a pod. Avoids creating a lock file for a missing pod."""
+        record = self._pod_dir.read(name, self._new_memo())
         return record is not None and uid in ("", record.uid)
 
     @contextlib.contextmanager
     def _locked(self, name: str) -> Iterator[PodLock]:
         give_up = self._clock.monotonic() + self._call_timeout_s
-        while (lock := self._shelf.try_lock(name)) is None:
+        while (lock := self._pod_dir.try_lock(name)) is None:
             if self._clock.monotonic() >= give_up:
-                raise Transient(f"pod {name} is being changed by somebody else")
+                raise Transient(f"pod {name} is locked by another process")
             self._clock.wait(self._never, _LOCK_AGAIN_S)
         with lock:
             yield lock
 
-    def _afresh(self) -> Memo:
+    def _new_memo(self) -> Memo:
         return Memo(self._clock.monotonic())
 
 
@@ -248,7 +250,7 @@ def _changes(told: dict[str, Pod], seen: dict[str, Pod]) -> Iterator[Pod | Gone]
 
 
 def _merged(now: Mapping[str, str], wanted: Mapping[str, str | None]) -> dict[str, str]:
-    """Metadata with some of it set and, where None is wanted, some removed."""
+    """Return `now` with `wanted` applied; a value of None removes the key."""
     return {k: v for k, v in {**now, **wanted}.items() if v is not None}
 
 
@@ -257,4 +259,4 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except OSError as exc:
-        raise Transient(f"the local pods can not be reached: {exc}") from exc
+        raise Transient(f"cannot access the local pods: {exc}") from exc

@@ -1,10 +1,11 @@
-"""Pods on disk: where their files are, how they are read whole, and who may write.
+"""The files of the local pods: paths, atomic reads and writes, locks.
 
-anchor                     made with the directory; its presence says that an empty directory is really empty
-pods/<name>.lock           flocked by whoever changes the pod; first to come, last to go, never replaced: it lists the pods
-pods/<name>.json           the record, replaced as a whole; its version grows with each write
-pods/<name>.secret         the companion: the worker's key, readable by its owner only
-run/<name>.<uid>/          what one incarnation leaves: proc (its identity), status, exit, log
+anchor               created with the directory; while it exists, an empty directory has no pods
+pods/<name>.lock     locked (flock) by the process that changes the pod; created first, removed last,
+                     never replaced; these files are the list of pods
+pods/<name>.json     the record, replaced as a whole; its version grows with each write
+pods/<name>.secret   the companion: the worker's key, readable only by its owner
+run/<name>.<uid>/    the files of one process: proc (its identity), status, exit, log
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from pool.core.names import DNS_LABEL, DNS_LABEL_RULE
 
 T = TypeVar("T")
 
-# A file seen unchanged for so long changes its mtime with its next change, however coarse the file system's clock.
+# If a file did not change during this time, its next change will change its mtime, however coarse
+# the clock of the file system is.
 _SETTLED_S = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What the driver knows of a pod; what its process says is in other files."""
+    """What the driver stores about a pod. What its process writes is in other files."""
 
     name: str
     uid: str
@@ -41,18 +43,18 @@ class Record:
     grace_s: int
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
-    # Set by delete: when the grace is over (`process.boot_s`), and whether SIGTERM was sent.
+    # Set by delete: when the grace period ends (`processref.boot_s`), and whether SIGTERM was sent.
     ends_by_s: float | None = None
     told: bool = False
 
     def changed(self, **changes: Any) -> Record:
-        """The next version."""
+        """Return the next version."""
         return replace(self, version=self.version + 1, **changes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paths:
-    """The files of one incarnation."""
+    """The files of one process of a pod."""
 
     run: Path
 
@@ -74,8 +76,11 @@ class Paths:
 
 
 class Memo:
-    """Files as parsed, read again only when they have changed. A new one reads everything; one made `after` another keeps
-    what that one used, so what is no longer asked for is forgotten."""
+    """Parsed files, read again only if they have changed.
+
+    A new memo reads everything. A memo created `after` another one starts with the entries that the
+    other one used; entries that are not used any more are dropped.
+    """
 
     def __init__(self, now: float, *, after: Memo | None = None) -> None:
         self._now = now
@@ -83,7 +88,7 @@ class Memo:
         self.entries: dict[Path, tuple[tuple[int, int, int], float, bool, Any]] = {}
 
     def load(self, path: Path, parse: Callable[[str], T]) -> T | None:
-        """The file's parsed text; None if there is no such file."""
+        """Return the parsed text of the file, or None if it does not exist."""
         try:
             stat = path.stat()
             sign = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
@@ -99,14 +104,16 @@ class Memo:
 
 
 class PodLock:
-    """The right to change one pod. Once lent to a starting process it stays taken until that one lets go, too."""
+    """The lock of one pod. Once lent to a starting process, it is held until that process releases
+    it too.
+    """
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._lent = False
 
     def lend(self) -> int:
-        """The descriptor to hand to a child; our own end of it is then closed without unlocking."""
+        """Return the descriptor to pass to a child. Our copy is then closed without unlocking."""
         self._lent = True
         return self._fd
 
@@ -116,17 +123,17 @@ class PodLock:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A process forked meanwhile may hold a copy of the descriptor; unlocking does not depend on it.
+        # A process forked meanwhile may have a copy of the descriptor, so unlock explicitly.
         if not self._lent:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
         os.close(self._fd)
 
 
-class Shelf:
+class PodDirectory:
     """The directory of all pods."""
 
     def __init__(self, root: Path) -> None:
-        # Absolute: pods and other processes work in other directories.
+        # Absolute, because pods and other processes have other working directories.
         self._root = root.absolute()
         self._pods = self._root / "pods"
         self._run = self._root / "run"
@@ -138,7 +145,7 @@ class Shelf:
         return (self._root / "anchor").exists()
 
     def names(self) -> list[str]:
-        """All pods, and perhaps some that are just coming or going."""
+        """Return the names of all pods. Pods that are just being created or removed may be included."""
         return self._with_suffix(".lock")
 
     def companions(self) -> list[str]:
@@ -151,7 +158,9 @@ class Shelf:
         return self._file(name, ".secret")
 
     def read(self, name: str, memo: Memo) -> Record | None:
-        """A pod's record; None only where the directory itself can be read, so that it is proven absent."""
+        """Return a pod's record, or None if it does not exist. Raise if the directory itself cannot
+        be read.
+        """
         record = memo.load(self._file(name, ".json"), _parse_record)
         if record is None:
             self._pods.stat()
@@ -162,7 +171,7 @@ class Shelf:
         return record
 
     def try_lock(self, name: str) -> PodLock | None:
-        """The pod's lock; None while somebody else has it."""
+        """Return the pod's lock, or None if another process has it."""
         path = self._file(name, ".lock")
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -170,12 +179,12 @@ class Shelf:
             if path.stat().st_ino == os.fstat(fd).st_ino:
                 return PodLock(fd)
         except (BlockingIOError, FileNotFoundError):
-            pass  # taken, or removed between opening and locking
+            pass  # locked, or removed between open and lock
         os.close(fd)
         return None
 
     def remove(self, record: Record) -> bool:
-        """Take a pod off the shelf, the record after what it leads to; False if something is left. Needs its lock."""
+        """Remove the files of a pod, the record last. Return False if files remain. Needs its lock."""
         run = self.paths(record).run
         shutil.rmtree(run, ignore_errors=True)
         if run.exists():
@@ -186,7 +195,7 @@ class Shelf:
         return True
 
     def remove_lock(self, name: str) -> None:
-        """Take away the lock file of what is no pod (any more). Needs that lock."""
+        """Remove the lock file of a name that has no pod. Needs that lock."""
         self._file(name, ".lock").unlink(missing_ok=True)
 
     def _with_suffix(self, suffix: str) -> list[str]:
@@ -201,7 +210,7 @@ class Shelf:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write a file that only its owner reads, and that nobody ever sees half written."""
+    """Write a file atomically, readable only by its owner."""
     draft = path.with_name(f"{path.name}.new")
     draft.unlink(missing_ok=True)
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -214,4 +223,4 @@ def _parse_record(text: str) -> Record:
     try:
         return Record(**json.loads(text))
     except (ValueError, TypeError) as exc:
-        raise Transient(f"a pod's record is not readable: {exc}") from exc
+        raise Transient(f"cannot parse the record of a pod: {exc}") from exc

@@ -1,7 +1,7 @@
-"""A pod's process: how it is started, and how what is left of it is ended.
+"""Start the process of a pod, and kill what remains of it.
 
-A process writes its own identity (`pool.drivers.local.processref.ProcessRef`) before its program runs, so a creator that dies at any moment
-leaves no process that nobody knows.
+A process writes its identity (`processref.ProcessRef`) before its program runs. So a creator that
+dies at any moment leaves no untracked process.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from pool.drivers.local.processref import ProcessRef, session_members
 
 _PROC = Path("/proc")
 
-# Standard input is the pod's lock: it is let go only when the identity is on disk, and the program does not get it.
+# Standard input is the pod's lock. It is released only after the identity is on disk, and the
+# program does not inherit it.
 _LAUNCH = 'read -r stat < "/proc/$$/stat" && echo "$stat" > "$0" && exec "$@" < /dev/null'
 
 
 def end_session(leader: ProcessRef, uid: str) -> None:
-    """Kill what a pod's process has left behind: members of its session that carry the pod's uid."""
+    """Kill what a pod's process left behind: members of its session that have the pod's uid in
+    their environment.
+    """
     mark = f"{names.ENV_UID}={uid}".encode()
     for member in session_members(leader.pid):
         with contextlib.suppress(OSError):
@@ -35,8 +38,10 @@ def end_session(leader: ProcessRef, uid: str) -> None:
 def launch(
     argv: Sequence[str], *, env: Mapping[str, str], lock_fd: int, proc_file: Path, log_file: Path
 ) -> int:
-    """Start a program in a session of its own, with no file of ours but its log. The lock passes to the child until it has
-    written its identity to `proc_file`. Returns its pid."""
+    """Start a program in its own session, with no file of ours except its log. Return its pid.
+
+    The child holds the lock until it has written its identity to `proc_file`.
+    """
     with log_file.open("ab") as log:
         child = subprocess.Popen(  # noqa: S603 - running the profile's command is the purpose
             ["/bin/sh", "-c", _LAUNCH, str(proc_file), *argv],
@@ -47,13 +52,16 @@ def launch(
             start_new_session=True,
             close_fds=True,
         )
-    # The pod outlives us, and `Children` asks how it ended; Popen should do neither wait nor warn.
+    # The pod outlives this process, and `Children` reads its exit status. Popen must neither wait
+    # nor warn.
     child.returncode = 0
     return child.pid
 
 
 class Children:
-    """The pods that this process has started, so that none stays a zombie and how each ended is kept."""
+    """The pods started by this process. Reaps them, so that none stays a zombie, and stores how
+    each ended.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -64,7 +72,9 @@ class Children:
             self._exit_files[pid] = exit_file
 
     def reap(self) -> None:
-        """Write down how each that has ended did, then let it go; in this order, so that nobody sees it gone unexplained."""
+        """Write the exit code of each ended process, then reap it. In this order, so that a process
+        is never gone without an exit code.
+        """
         with self._lock:
             for pid, exit_file in list(self._exit_files.items()):
                 try:

@@ -1,4 +1,4 @@
-"""What a pod's process is started with."""
+"""The command and the environment of a pod's process."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from pathlib import Path
 import pool
 from pool.core import names
 from pool.drivers import contract
-from pool.drivers.local.podfile import Record, Shelf
+from pool.drivers.local.podfile import PodDirectory, Record
 from pool.drivers.port import PodRole, PodSpec
 
 _HOST = "127.0.0.1"
-# Without site-packages, which the reference worker does not need, Python starts faster.
+# Python starts faster without site-packages, which the reference worker does not need.
 _REFERENCE_WORKER = (sys.executable, "-S", "-P", "-m", "pool.drivers.local.worker")
 _PLACEHOLDER = ("sleep", "infinity")
 
 
 def command(spec: PodSpec) -> tuple[str, ...]:
-    """The program of a pod."""
+    """Return the command of a pod."""
     if spec.role is PodRole.PLACEHOLDER:
         return _PLACEHOLDER
     return spec.command or _REFERENCE_WORKER
 
 
-def environment(spec: PodSpec, record: Record, shelf: Shelf) -> dict[str, str]:
-    """A little of ours, the profile's over it, and over both what `contract` promises."""
+def environment(spec: PodSpec, record: Record, pod_dir: PodDirectory) -> dict[str, str]:
+    """Return the inherited variables, overridden by those of the profile, then by those of `contract`."""
     env = {k: v for k, v in os.environ.items() if k in contract.INHERITED} | dict(spec.env)
     env |= {
         names.ENV_WORKER: record.name,
@@ -36,11 +36,11 @@ def environment(spec: PodSpec, record: Record, shelf: Shelf) -> dict[str, str]:
         names.ENV_HOST: _HOST,
         names.ENV_PORT: "0",
         contract.PORT_HINT: str(_free_port()),
-        names.ENV_STATUS_FILE: str(shelf.paths(record).status),
+        names.ENV_STATUS_FILE: str(pod_dir.paths(record).status),
         names.ENV_GRACE_S: str(spec.grace_s),
     }
     if spec.secret:
-        env[names.ENV_KEY_FILE] = str(shelf.secret(record.name))
+        env[names.ENV_KEY_FILE] = str(pod_dir.secret(record.name))
     if command(spec) is _REFERENCE_WORKER:
         env["PYTHONPATH"] = str(Path(pool.__file__).parents[1])
     return env

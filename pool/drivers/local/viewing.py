@@ -1,4 +1,4 @@
-"""What a pod looks like, judged from its record, its process and what that process wrote. Changes nothing."""
+"""The observed state of a pod, from its record, its process and the files of that process. Read-only."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 from dataclasses import dataclass
 
-from pool.drivers.local.podfile import Memo, Paths, Record, Shelf
+from pool.drivers.local.podfile import Memo, Paths, PodDirectory, Record
 from pool.drivers.local.processref import ProcessRef, boot_id, boot_s
 from pool.drivers.port import LABEL_ROLE, Pod, PodPhase, PodRole
 
@@ -15,7 +15,7 @@ _LOG_TAIL_BYTES = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodLife:
-    """What became of a pod's process."""
+    """The state of a pod's process."""
 
     phase: PodPhase
     trouble: str = ""
@@ -30,17 +30,17 @@ class _Status:
 
 
 class Viewer:
-    """Sees the pods of one shelf."""
+    """Observes the pods of one directory."""
 
-    def __init__(self, shelf: Shelf) -> None:
-        self._shelf = shelf
+    def __init__(self, pod_dir: PodDirectory) -> None:
+        self._pod_dir = pod_dir
         self._boot_id = boot_id()
         self._node = os.uname().nodename
 
     def pod(self, record: Record, memo: Memo) -> Pod:
         life = self.life(record, memo)
         status = self._status(record, memo) if life.phase is PodPhase.RUNNING else None
-        # A placeholder has nothing to say: it does its work by being there.
+        # A placeholder writes no status. It is ready while it runs.
         placeholder = record.labels.get(LABEL_ROLE) == PodRole.PLACEHOLDER
         return Pod(
             name=record.name,
@@ -63,7 +63,7 @@ class Viewer:
         identity = self.identity(record, memo)
         if identity is not None and identity.alive():
             return PodLife(phase=PodPhase.RUNNING)
-        paths = self._shelf.paths(record)
+        paths = self._pod_dir.paths(record)
         if record.boot_id != self._boot_id:
             return PodLife(phase=PodPhase.ENDED, trouble="the machine was restarted")
         if identity is None:
@@ -73,34 +73,38 @@ class Viewer:
         code = _exit_code(paths, identity)
         ended = "ended, exit code unknown" if code is None else "ended"
         return PodLife(
-            phase=PodPhase.ENDED, trouble=": ".join(filter(None, (ended, _last_words(paths)))), exit_code=code
+            phase=PodPhase.ENDED,
+            trouble=": ".join(filter(None, (ended, _last_log_line(paths)))),
+            exit_code=code,
         )
 
     def identity(self, record: Record, memo: Memo) -> ProcessRef | None:
-        """Its process, dead or alive; None if none of this boot was ever started."""
+        """Return its process, dead or alive; None if none was started since boot."""
         if record.boot_id != self._boot_id:
             return None
-        return memo.load(self._shelf.paths(record).proc, ProcessRef.in_stat)
+        return memo.load(self._pod_dir.paths(record).proc, ProcessRef.in_stat)
 
     def was_started(self, record: Record) -> bool:
-        """Whether it ever had a process; one of an earlier boot is taken to have had one."""
+        """Return whether it ever had a process. A pod of an earlier boot counts as started."""
         return record.boot_id != self._boot_id or self.identity(record, Memo(0.0)) is not None
 
     def _starting(self, record: Record) -> bool:
-        """Whether a process without identity is under way: its creator, or the process itself, has the lock until then."""
-        lock = self._shelf.try_lock(record.name)
+        """Return whether a process without an identity is starting. Until it has one, its creator
+        or the process itself has the lock.
+        """
+        lock = self._pod_dir.try_lock(record.name)
         if lock is None:
             return True
         with lock:
-            if self._shelf.read(record.name, Memo(0.0)) is None:
-                self._shelf.remove_lock(record.name)
+            if self._pod_dir.read(record.name, Memo(0.0)) is None:
+                self._pod_dir.remove_lock(record.name)
                 return True
-            # Empty: the process was killed in the very act of writing it.
-            proc = self._shelf.paths(record).proc
+            # Empty: the process was killed while it wrote the file.
+            proc = self._pod_dir.paths(record).proc
             return proc.exists() and proc.stat().st_size > 0
 
     def _status(self, record: Record, memo: Memo) -> _Status | None:
-        status = memo.load(self._shelf.paths(record).status, _parse_status)
+        status = memo.load(self._pod_dir.paths(record).status, _parse_status)
         return status if status and status.uid == record.uid else None
 
     def _age_s(self, record: Record) -> float:
@@ -109,7 +113,7 @@ class Viewer:
 
 
 def _exit_code(paths: Paths, identity: ProcessRef) -> int | None:
-    # In this order: who reaps a process writes its exit code first.
+    # In this order, because the exit code is written to the file before the process is reaped.
     code = identity.exit_code()
     if code is not None:
         return code
@@ -119,7 +123,7 @@ def _exit_code(paths: Paths, identity: ProcessRef) -> int | None:
         return None
 
 
-def _last_words(paths: Paths) -> str:
+def _last_log_line(paths: Paths) -> str:
     try:
         with paths.log.open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
@@ -130,7 +134,7 @@ def _last_words(paths: Paths) -> str:
 
 
 def _parse_status(text: str) -> _Status | None:
-    """A status; None for anything else, since programs may write theirs in pieces."""
+    """Parse a status; return None if it is invalid, because programs may write it in several parts."""
     try:
         match json.loads(text):
             case {"uid": str(uid), "port": int(port), "ready": bool(ready)} if 0 < port < 65_536:

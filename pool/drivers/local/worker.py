@@ -1,18 +1,22 @@
-"""The reference worker: a small HTTP server that keeps `contract`. Standard library only, so that it starts at once.
+"""The reference worker: a small HTTP server that follows `contract`. It uses only the standard
+library, so that it starts fast.
 
     python -m pool.drivers.local.worker
 
-It runs as a local pod and as a container: there WARMPOOL_PORT is fixed, the key file comes from a mounted secret and the
-status file is left out, since a probe of /healthz tells readiness.
+It runs as a local pod and as a container. In a container WARMPOOL_PORT is fixed, the key file is a
+mounted Secret, and there is no status file, because a probe of /healthz reports readiness.
 
-    GET    /healthz    200 while serving, 503 while leaving
-    GET    /sessions   {"open": n, "claim": id or null, "epoch": n, "last_used_s": s or null, "draining": bool}
+    GET    /healthz    200 while serving, 503 while draining
+    GET    /sessions   {"open": n, "claim": id or null, "epoch": n, "last_used_s": s or null,
+                       "draining": bool}
     POST   /sessions   opens a long session; DELETE closes it
-    POST   /activate   binds {"org": …, anything}. To try failures: {"sleep_s": 2} is slow, {"fail": true} answers 500
+    POST   /activate   binds {"org": …, anything}
+                       for tests: {"sleep_s": 2} is slow, {"fail": true} answers 500
     any    /echo, /    worker, claim, epoch, org, activation, method, body, pid
 
-All but the first two need the claim's headers (`pool.core.tokens.headers`): 401 without a valid token, 409 for an epoch lower
-than the highest seen, 503 while leaving unless a session is open.
+All but the first two need the headers of a claim (`pool.core.tokens.headers`). The answer is 401
+without a valid token, 409 for an epoch below the highest one seen, and 503 while draining, unless a
+session is open.
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ Answer = tuple[int, dict[str, Any]]
 
 
 class WorkerPlace(NamedTuple):
-    """Where this worker runs, from its environment."""
+    """The configuration of this worker, from its environment."""
 
     worker: str
     uid: str
@@ -58,7 +62,8 @@ class WorkerPlace(NamedTuple):
         return cls(
             worker=env.get(names.ENV_WORKER, ""),
             uid=env.get(names.ENV_UID, ""),
-            # In a container all addresses are the point; the local driver names the loopback.
+            # In a container the worker must listen on all addresses. The local driver passes the
+            # loopback address.
             host=env.get(names.ENV_HOST, "0.0.0.0"),  # noqa: S104
             port=int(env.get(names.ENV_PORT, "8080")),
             grace_s=float(env.get(names.ENV_GRACE_S, "600")),
@@ -66,20 +71,22 @@ class WorkerPlace(NamedTuple):
             status_file=Path(status_file) if status_file else None,
         )
 
-    def tell(self, port: int, *, ready: bool) -> None:
-        """Write the status, for whoever waits for this worker."""
+    def write_status(self, port: int, *, ready: bool) -> None:
+        """Write the status file, which the driver reads."""
         if self.status_file is not None:
             draft = self.status_file.with_name("status.new")
             draft.write_text(json.dumps({"uid": self.uid, "port": port, "ready": ready}))
             draft.replace(self.status_file)
 
     def is_gone(self) -> bool:
-        """Whether the directory that this pod belongs to was taken away, so that nobody will ever end it."""
+        """Return whether the directory of this pod was removed, so that no driver will ever stop
+        this process.
+        """
         return self.status_file is not None and not self.status_file.exists()
 
 
 class WorkerServer(ThreadingHTTPServer):
-    """One thread a connection; knows which ones wait for their next request."""
+    """An HTTP server with one thread per connection. It tracks which connections wait for a request."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -91,11 +98,11 @@ class WorkerServer(ThreadingHTTPServer):
         super().__init__((place.host, place.port), Handler)
 
     def server_bind(self) -> None:
-        # The one in between looks up our own name, which may take seconds.
+        # HTTPServer.server_bind would look up the name of this host, which may take seconds.
         socketserver.TCPServer.server_bind(self)
 
     def close_waiting(self) -> None:
-        """End idle connections; what was already sent to us is still read and answered."""
+        """Close idle connections. Requests that were already sent are still read and answered."""
         for connection in tuple(self.waiting):
             try:
                 connection.shutdown(socket.SHUT_RD)
@@ -103,7 +110,7 @@ class WorkerServer(ThreadingHTTPServer):
                 continue
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        # A client that hangs up is none of our troubles.
+        # A client that closes its connection is not an error of this server.
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
@@ -121,7 +128,8 @@ class Handler(BaseHTTPRequestHandler):
     _is_used = False
 
     def handle_one_request(self) -> None:
-        # Whose first request is still on its way would take the end of the connection for a failure, not for the end of a pause.
+        # On a new connection the first request may be in transit, and closing it would look like a
+        # failure. Later, a client expects that an idle connection is closed.
         if self._is_used:
             self.server.waiting.add(self.connection)
         try:
@@ -135,21 +143,21 @@ class Handler(BaseHTTPRequestHandler):
         self.server.waiting.discard(self.connection)
         return super().parse_request()
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is the base class's
-        """Say nothing: one line a request would fill the pod's log."""
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class has this name
+        """Log nothing: one line per request would fill the pod's log."""
 
     def _serve(self) -> None:
         body = self._body()
         path = self.path.partition("?")[0]
         if body is None:
             self.close_connection = True
-            self._respond((413, {"error": f"a body has a length, of at most {_LONGEST_BODY}"}))
+            self._respond((413, {"error": f"Content-Length is required, at most {_LONGEST_BODY}"}))
         elif (self.command, path) == ("GET", "/healthz"):
             self._respond(
                 (503 if self.server.state.draining else 200, {"draining": self.server.state.draining})
             )
         elif (self.command, path) == ("GET", "/sessions"):
-            self._respond((200, self.server.state.word()))
+            self._respond((200, self.server.state.self_report()))
         elif path not in ("/", "/echo", "/activate", "/sessions"):
             self._respond((404, {"error": "no such path"}))
         else:
@@ -165,7 +173,8 @@ class Handler(BaseHTTPRequestHandler):
             if isinstance(entered, Denial):
                 answer = _denied(entered)
             else:
-                # Over before its answer is sent: who has the answer is told the truth by `GET /sessions`.
+                # Leave before the answer is sent, so that `GET /sessions` is correct once the
+                # client has the answer.
                 try:
                     answer = self._answer(entered, path, body)
                 finally:
@@ -190,7 +199,7 @@ class Handler(BaseHTTPRequestHandler):
         return {**who, **self.server.state.bound(), "method": self.command, "body": body, "pid": os.getpid()}
 
     def _body(self) -> str | None:
-        """The request's body; None if it is too long or does not say how long it is."""
+        """Return the request's body; None if it is too long or has no length."""
         length = self.headers.get("Content-Length", "0")
         if "Transfer-Encoding" in self.headers or not (length.isascii() and length.isdigit()):
             return None
@@ -207,7 +216,8 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(text)
-        # Sent before it counts as answered: a worker that leaves does not cut its last answer.
+        # Flush before it counts as answered, so that an exiting worker does not cut off its last
+        # answer.
         self.wfile.flush()
 
 
@@ -217,12 +227,12 @@ def _activate(state: WorkerState, holder: Holder, body: str) -> Answer:
     except ValueError:
         payload = None
     if not isinstance(payload, dict):
-        return 400, {"error": "the body is a JSON object"}
+        return 400, {"error": "the body must be a JSON object"}
     sleep_s, org = payload.get("sleep_s", 0), payload.get("org")
     if isinstance(sleep_s, int | float) and sleep_s > 0:
         threading.Event().wait(min(sleep_s, _LONGEST_SLEEP_S))
     if payload.get("fail"):
-        return 500, {"error": "told to fail"}
+        return 500, {"error": "failed as requested"}
     return _denied(state.activate(holder, None if org is None else str(org), payload))
 
 
@@ -231,26 +241,27 @@ def _denied(denial: Denial | None) -> Answer:
 
 
 def main() -> int:
-    """Serve until told to end, then let open sessions finish."""
-    # Waited for rather than handled: a handler may come while this thread holds a lock that it needs.
+    """Serve until SIGTERM or SIGINT, then let open sessions finish."""
+    # Wait for signals instead of handling them: a handler could interrupt this thread while it
+    # holds a lock that the handler needs.
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
     place = WorkerPlace.from_environ()
     state = WorkerState(place.key, SystemClock().monotonic)
     server = WorkerServer(place, state)
     port = int(server.server_address[1])
     threading.Thread(target=server.serve_forever, name="serving", daemon=True).start()
-    place.tell(port, ready=True)
+    place.write_status(port, ready=True)
     while signal.sigtimedwait(_ENDINGS, _CHECK_EVERY_S) is None:
         if place.is_gone():
             break
     state.drain()
     server.close_waiting()
     if not place.is_gone():
-        place.tell(port, ready=False)
+        place.write_status(port, ready=False)
     return 0 if state.wait_unused(place.grace_s) else 1
 
 
 if __name__ == "__main__":
     code = main()
-    # Threads that still wait for a client do not keep the process.
+    # Do not wait for threads that still wait for a client.
     os._exit(code)

@@ -1,6 +1,7 @@
-"""Who holds this worker and what they do with it. Safe to use from many threads; knows nothing of HTTP but its status codes.
+"""The holder of this worker and its sessions. Thread-safe; independent of HTTP except for status codes.
 
-The epoch only rises. A holder with a lower one is refused from the moment that a higher one was seen, whatever it had open.
+The epoch only grows. Once a higher epoch was seen, holders with a lower one are refused, even if
+they have a session open.
 """
 
 from __future__ import annotations
@@ -14,28 +15,29 @@ from pool.core import tokens
 
 
 class Holder(NamedTuple):
-    """A claim that has shown its token."""
+    """A claim whose token was verified."""
 
     claim_id: str
     epoch: int
 
 
 class Denial(NamedTuple):
-    """Why a request is not served."""
+    """Why a request is refused."""
 
     status: int
     detail: str
 
 
 class WorkerState:
-    """The worker's own word is what `word` says."""
+    """The state of the reference worker. `self_report` is its answer to `GET /sessions`."""
 
     def __init__(self, key: str, now: Callable[[], float]) -> None:
         self._key = key
         self._now = now
         self._changed = threading.Condition()
         self._holder: Holder | None = None
-        # Work counts for the word; answers that are not sent yet count only for leaving, which would cut them.
+        # Requests in progress count as use. Answers not sent yet only delay the exit, which would
+        # cut them off.
         self._in_flight = 0
         self._answering = 0
         self._session_open = False
@@ -50,7 +52,7 @@ class WorkerState:
 
     @contextlib.contextmanager
     def answering(self) -> Iterator[None]:
-        """While inside, an answer is owed to somebody."""
+        """Count an answer as owed while inside."""
         with self._changed:
             self._answering += 1
         try:
@@ -61,7 +63,7 @@ class WorkerState:
                 self._changed.notify_all()
 
     def enter(self, claim_id: str, epoch: str, token: str) -> Holder | Denial:
-        """Begin a request of a claim; each that begins must `leave`."""
+        """Begin a request of a claim. Each request that begins must call `leave`."""
         presented = self._presented(claim_id, epoch, token)
         if presented is None:
             return Denial(401, "a valid token for this worker is needed")
@@ -81,7 +83,9 @@ class WorkerState:
             self._used_at = self._now()
 
     def open_session(self, holder: Holder) -> Denial | None:
-        """Be busy until it is closed or a newer holder comes. Opening it twice is opening it once."""
+        """Open a session: the worker is busy until it is closed or a newer holder arrives. Safe to
+        repeat.
+        """
         with self._changed:
             if self._draining and not self._session_open:
                 return Denial(503, "this worker is leaving")
@@ -98,7 +102,9 @@ class WorkerState:
             return refusal
 
     def activate(self, holder: Holder, org: str | None, payload: Any) -> Denial | None:
-        """Bind an org's configuration, for good: a worker that has served one org never serves another."""
+        """Bind the configuration of an org permanently: a worker that has served an org never
+        serves another.
+        """
         with self._changed:
             if org is not None and self._org not in (None, org):
                 return Denial(409, "this worker is bound to another org")
@@ -111,7 +117,7 @@ class WorkerState:
         with self._changed:
             return {"org": self._org, "activation": self._activation}
 
-    def word(self) -> dict[str, Any]:
+    def self_report(self) -> dict[str, Any]:
         with self._changed:
             return {
                 "open": self._in_flight + self._session_open,
@@ -126,23 +132,23 @@ class WorkerState:
             self._draining = True
 
     def wait_unused(self, within_s: float) -> bool:
-        """Wait until no session is open and every answer is sent; False if that took too long."""
+        """Wait until no session is open and every answer is sent. Return False after `within_s`."""
         with self._changed:
             return self._changed.wait_for(lambda: not (self._answering or self._session_open), within_s)
 
     def _presented(self, claim_id: str, epoch: str, token: str) -> Holder | None:
-        # Python reads digits of all scripts and of any length; a claim's epoch is written in plain ones.
+        # Python's int() accepts digits of all scripts and of any length. Accept only ASCII digits.
         if not (self._key and claim_id and epoch.isascii() and epoch.isdigit() and len(epoch) < 20):
             return None
         holder = Holder(claim_id, int(epoch))
         return holder if tokens.verify(self._key, holder.claim_id, holder.epoch, token) else None
 
     def _fence(self, holder: Holder) -> Denial | None:
-        """Refuse who is not the newest holder; one newer than any before ends what the last one had open."""
+        """Refuse all holders but the newest one. A newer holder closes the session of the previous one."""
         if self._holder is None or holder.epoch > self._holder.epoch:
             self._holder = holder
             self._session_open = False
             self._changed.notify_all()
         if holder != self._holder:
-            return Denial(409, f"epoch {holder.epoch} is over; {self._holder.epoch} has begun")
+            return Denial(409, f"epoch {holder.epoch} has ended; the current epoch is {self._holder.epoch}")
         return None

@@ -45,11 +45,17 @@ class Action:
 
 
 def _about_drain(board: Board, name: str) -> str:
-    return f"{_holder(board, name)} It drains now if it has no claim, else when its claim ends. No claim ends early. {_DELETED}"
+    return (
+        f"{_holder(board, name)} It drains now if it has no claim, else when its claim ends. No "
+        f"claim ends early. {_DELETED}"
+    )
 
 
 def _about_retire(board: Board, name: str) -> str:
-    return f"{_holder(board, name)} It is retired now: a claim on it ENDS, and the holder's work is lost. {_DELETED}"
+    return (
+        f"{_holder(board, name)} It is retired now: a claim on it ENDS, and the holder's work "
+        f"is lost. {_DELETED}"
+    )
 
 
 def _holder(board: Board, name: str) -> str:
@@ -71,7 +77,10 @@ def _drain(deps: Deps, name: str, operator: Operator) -> str:
 def _about_pass(board: Board, name: str) -> str:  # noqa: ARG001
     if name not in PERIODS_S:
         raise NotFound(f"there is no pass {name}")
-    return f"{name} runs every {PERIODS_S[name]:g} s. While it is paused, its work is not done, and its fallback does not run."
+    return (
+        f"{name} runs every {PERIODS_S[name]:g} s. While it is paused, its work is not done, "
+        "and its fallback does not run."
+    )
 
 
 def _pause(deps: Deps, name: str, operator: Operator) -> str:
@@ -104,13 +113,13 @@ async def action(request: Request) -> Response:
     board, params = board_of(request), request.path_params
     found = ACTIONS.get((params["kind"], params["verb"]))
     if found is None:
-        return board.html(request, "said", code=404, title="No such action", text=request.scope["path"])
+        return board.html(request, "message", code=404, title="No such action", text=request.scope["path"])
     user = board.user(request)
     if user is None:
         return RedirectResponse(f"/sign-in?next={quote(request.scope['path'])}", status_code=303)
     if not user.can_act:
         text = f"{user.name} is a viewer. Only operators may {params['verb']}."
-        return board.html(request, "said", code=403, title="Not allowed", text=text)
+        return board.html(request, "message", code=403, title="Not allowed", text=text)
     name = params["name"]
     if request.method == "GET":
         warning = await run_in_threadpool(found.warning, board, name)
@@ -143,7 +152,7 @@ async def sign_in(request: Request) -> Response:
     if not _same_origin(board, request):
         return board.html(
             request,
-            "said",
+            "message",
             code=403,
             title="Form rejected",
             text="The form was sent from another site. Open the board and sign in there.",
@@ -184,7 +193,7 @@ def _is_ours(board: Board, request: Request, user: User, form: dict[str, str]) -
 
 def _not_ours(board: Board, request: Request) -> Response:
     text = "The form does not belong to your session. Reload the page and try again."
-    return board.html(request, "said", code=403, title="Form rejected", text=text)
+    return board.html(request, "message", code=403, title="Form rejected", text=text)
 
 
 def _same_origin(board: Board, request: Request) -> bool:

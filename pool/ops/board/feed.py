@@ -113,7 +113,7 @@ class Feed:
         async with self._one_at_a_time:
             try:
                 seen, changed = await asyncio.to_thread(self._read)
-            except Exception as exc:  # noqa: BLE001 - one failed reading must not end the reader; it is logged and shown
+            except Exception as exc:  # noqa: BLE001 - a failed reading is logged and shown
                 log.warning("board_reading_failed", cause=str(exc))
                 self.trouble = str(exc) if isinstance(exc, PoolError) else f"{type(exc).__name__}: {exc}"
                 await self._send({"trouble": self.trouble})
@@ -130,7 +130,8 @@ class Feed:
         status is possible."""
         if self._listeners >= MOST_LISTENERS:
             raise TooMany(
-                f"{MOST_LISTENERS} browsers are connected, the maximum of one board: close some, or try again later"
+                f"{MOST_LISTENERS} browsers are connected, the maximum of one board: close some, "
+                "or try again later"
             )
 
     async def listen(self) -> AsyncGenerator[str]:

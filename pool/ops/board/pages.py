@@ -94,7 +94,9 @@ async def worker(request: Request) -> Response:
 
 
 async def at_place(request: Request) -> Response:
-    """Return the worker at a place of the picture: its explanation for the tooltip, its page for the click."""
+    """Return the worker at a place of the picture: its explanation for the tooltip, its page for
+    the click.
+    """
     board = board_of(request)
     cell = board.feed.fleet.at(int(request.path_params["place"]))
     if cell is None:
@@ -127,7 +129,8 @@ async def api_get(request: Request) -> Response:
     except ValueError as exc:
         return JSONResponse({"error": str(exc)}, status_code=400)
     wanted = ListFilter(
-        org=query.get("org", ""), profile=query.get("profile", ""), node=query.get("node", ""), states=states, limit=limit
+        org=query.get("org", ""), profile=query.get("profile", ""), node=query.get("node", ""),
+        states=states, limit=limit,
     )  # fmt: skip
     return JSONResponse(await run_in_threadpool(reporting.table, board.store, board.settings, kind, wanted))
 
@@ -160,7 +163,7 @@ async def failed(request: Request, exc: Exception) -> Response:
     code = _code(exc)
     if request.scope["path"].startswith(("/api/", "/fleet/")):
         return JSONResponse({"error": str(exc)}, status_code=code)
-    return board.html(request, "said", code=code, title="The request failed", text=str(exc))
+    return board.html(request, "message", code=code, title="The request failed", text=str(exc))
 
 
 def _code(exc: Exception) -> int:

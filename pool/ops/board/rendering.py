@@ -30,7 +30,7 @@ MEANINGS = {
     "lost": "ended unexpectedly",
 }
 
-# The three most important states, in simple words.
+# Short names of the three most important states.
 PLAINLY = {"idle": "warm", "hot": "in use", "hot_idle": "parked"}
 
 
@@ -53,8 +53,8 @@ class Templates:
         self._environment.filters["duration"] = duration
         self._environment.filters["amount"] = amount
         self._environment.globals.update(
-            links=links, states=STATES, live=[s for s in STATES if s in LIVE], ended=sorted(TERMINAL), meanings=MEANINGS,
-            plainly=PLAINLY,
+            links=links, states=STATES, live=[s for s in STATES if s in LIVE], ended=sorted(TERMINAL),
+            meanings=MEANINGS, plainly=PLAINLY,
         )  # fmt: skip
 
     def page(self, template: str, /, **given: Any) -> str:

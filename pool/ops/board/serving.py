@@ -53,7 +53,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-_FOR_ANYBODY = ("/sign-in", "/static/", "/healthz")
+_PUBLIC = ("/sign-in", "/static/", "/healthz")
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 
 
@@ -168,7 +168,7 @@ class Guard:
         host = Headers(scope=scope).get("host", "").rsplit(":", 1)[0]
         if self._where.is_loopback and host not in _LOOPBACK_NAMES:
             return PlainTextResponse(f"unknown host {host}: open this board at 127.0.0.1\n", status_code=421)
-        if self._gate.open_to_all or scope["path"].startswith(_FOR_ANYBODY):
+        if self._gate.open_to_all or scope["path"].startswith(_PUBLIC):
             return None
         request = Request(scope)
         if scope["app"].state.board.user(request):
@@ -224,5 +224,9 @@ def serve(app: Starlette, where: Where) -> None:
 async def _nothing_there(request: Request, exc: Exception) -> Response:  # noqa: ARG001
     board = pages.board_of(request)
     return board.html(
-        request, "said", code=404, title="Page not found", text=f"There is no page {request.scope['path']}."
+        request,
+        "message",
+        code=404,
+        title="Page not found",
+        text=f"There is no page {request.scope['path']}.",
     )

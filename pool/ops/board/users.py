@@ -25,7 +25,7 @@ class BoardRole(StrEnum):
 class Way(StrEnum):
     """How a user signed in; recorded in the journal after the name."""
 
-    PASSWORD = "board"  # noqa: S105 - a word in the journal
+    PASSWORD = "board"  # noqa: S105 - the name in the journal
     SINGLE_SIGN_ON = "board, single sign-on"
 
 
@@ -67,20 +67,24 @@ class SignOn:
         for name in (self.user_header, self.groups_header):
             if name and not _HEADER.fullmatch(name):
                 raise PoolError(
-                    f"invalid header name {name!r}: use 1 to 64 letters, digits and dashes, like X-Forwarded-User"
+                    f"invalid header name {name!r}: use 1 to 64 letters, digits and dashes, like "
+                    "X-Forwarded-User"
                 )
         if self.is_on and not proxies.networks:
             raise PoolError(
-                f"single sign-on with {self.user_header} needs a trusted proxy, because any client could send this "
+                f"single sign-on with {self.user_header} needs a trusted proxy, because any client "
+                "could send this "
                 "header: set --trusted-proxy"
             )
         if not self.is_on and (self.groups_header or self.operators or self.operator_groups):
             raise PoolError(
-                "single sign-on options are given, but not the user header: set --sso-user-header, or remove them"
+                "single sign-on options are given, but not the user header: set --sso-user-header, "
+                "or remove them"
             )
         if self.operator_groups and not self.groups_header:
             raise PoolError(
-                "operator groups are given, but not the groups header: set --sso-groups-header, or remove them"
+                "operator groups are given, but not the groups header: set --sso-groups-header, or "
+                "remove them"
             )
 
     def user(self, proxies: Proxies, scope: Scope) -> User | None:

@@ -47,7 +47,8 @@ def board(
         list[str] | None,
         typer.Option(
             metavar="CIDR",
-            help="Address or network of a trusted proxy: its X-Forwarded-For, -Proto and -Host headers are used; repeatable.",
+            help="Address or network of a trusted proxy: its X-Forwarded-For, -Proto and -Host "
+            "headers are used; repeatable.",
         ),
     ] = None,
     secure_cookie: Annotated[
@@ -58,7 +59,8 @@ def board(
         str,
         typer.Option(
             metavar="HEADER",
-            help="Header of the trusted proxy with the user name, for example X-Forwarded-User; enables single sign-on.",
+            help="Header of the trusted proxy with the user name, for example X-Forwarded-User; "
+            "enables single sign-on.",
         ),
     ] = "",
     sso_groups_header: Annotated[

@@ -31,16 +31,16 @@ def doctor(
     Exit codes: 0 no error, 1 an error was found (with --fix: remains), 2 invalid configuration.
     Warnings (!) and checks that did not run (??) do not change the exit code.
     """
-    from pool.ops.doctor import Level, Patient, examine
+    from pool.ops.doctor import Installation, Level, examine
 
-    patient = Patient(settings_of(context))
+    installation = Installation(settings_of(context))
     try:
-        found = examine(patient)
+        found = examine(installation)
         repaired = [f"{f.id}: {f.repair()}" for f in found if fix and f.repair is not None]
         if repaired:
-            found = examine(patient)
+            found = examine(installation)
     finally:
-        patient.close()
+        installation.close()
     report = {"mended": repaired, "findings": [f.as_dict() for f in found]}
 
     def text() -> str:

@@ -11,8 +11,8 @@ import typer
 from pool.core.errors import PoolError
 from pool.core.ids import ProfileName, WorkerId
 from pool.ops.cli.app import new_app, settings_of
+from pool.ops.cli.pool_access import operator, pool_deps
 from pool.ops.cli.printing import JsonOption, Output, OutputOption, as_json, chosen, emit
-from pool.ops.cli.working import operator, working
 
 app = new_app("Take workers out of use; busy workers leave when their claim ends.")
 profile_app = new_app("List profiles, and set how many workers to keep warm.")
@@ -61,7 +61,7 @@ def drain(
     from pool.ops import operating
 
     settings = settings_of(context)
-    with working(settings) as deps:
+    with pool_deps(settings) as deps:
         selected = operating.chosen(deps.store, str(what), name)
         if not selected:
             hint = "; give the full worker id" if what == DrainTarget.WORKER else ""
@@ -141,7 +141,8 @@ def set_warm(
     store.close()
     configured = settings.profiles[name].warm_target
     print(
-        f"{name}: {f'{number} (configured {configured})' if number is not None else f'{configured}, as configured'}"
+        f"{name}: "
+        f"{f'{number} (configured {configured})' if number is not None else f'{configured}, as configured'}"
     )
 
 

@@ -26,7 +26,10 @@ class WorkerStory(ModalScreen[None]):
     """A dialog with the explanation of one worker."""
 
     BINDINGS = [Binding("escape,q,enter", "dismiss", "Back")]  # noqa: RUF012
-    CSS = "Story { align: center middle; } #story { width: 92%; height: 88%; border: round $primary; padding: 1 2; background: $surface; }"
+    CSS = (
+        "Story { align: center middle; } #story { width: 92%; height: 88%; border: round "
+        "$primary; padding: 1 2; background: $surface; }"
+    )
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -41,7 +44,10 @@ class Top(App[None]):
     """The table of workers, its filter, and the problems of the pool above it."""
 
     TITLE = "warmpool"
-    CSS = "#head { height: auto; padding: 0 1; } #filter { display: none; } #filter.on { display: block; } DataTable { height: 1fr; }"
+    CSS = (
+        "#head { height: auto; padding: 0 1; } #filter { display: none; } #filter.on { display: "
+        "block; } DataTable { height: 1fr; }"
+    )
     BINDINGS = [  # noqa: RUF012
         Binding("s", "sort", "Sort"),
         Binding("r", "turn", "Reverse"),
@@ -74,7 +80,7 @@ class Top(App[None]):
         try:
             status, rows = self._read()
         except PoolError as exc:
-            self.call_from_thread(self.query_one("#head", Static).update, f"no news: {exc}")
+            self.call_from_thread(self.query_one("#head", Static).update, f"not updated: {exc}")
             return
         self.call_from_thread(self.show, status, rows)
 

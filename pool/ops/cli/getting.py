@@ -38,12 +38,15 @@ class Listable(StrEnum):
 
 # Columns of each kind. Those after the bar are shown with -o wide only.
 COLUMNS: dict[Listable, str] = {
-    Listable.WORKERS: "id profile state org in_state_s age_s node | epoch claim_id endpoint revision leaving_reason",
+    Listable.WORKERS: "id profile state org in_state_s age_s node | epoch claim_id endpoint "
+    "revision leaving_reason",
     Listable.CLAIMS: "id org worker_id profile source lease_left_s | epoch lease_s ttl_s request_pk",
     Listable.REQUESTS: "org request_id profile state waited_s wait_s | pk attempts claim_id deadline_at",
     Listable.ORGS: "id in_use cap parked weight | hot_idle_floor hot_idle_cap hot_idle_ttl_s",
-    Listable.PROFILES: "name target idle hot hot_idle spawning trouble | image cpu_millicores memory_mib revision configured_target",
-    Listable.PASSES: "name period_s age_s result holder detail | failures duration_s last_attempt_at paused_by",
+    Listable.PROFILES: "name target idle hot hot_idle spawning trouble | image cpu_millicores "
+    "memory_mib revision configured_target",
+    Listable.PASSES: "name period_s age_s result holder detail | failures duration_s "
+    "last_attempt_at paused_by",
 }
 
 
@@ -58,7 +61,8 @@ def get(
         list[State] | None,
         typer.Option(
             metavar="STATE",
-            help=f"Only workers in this state, repeatable. States: {', '.join(State)}. Default: all live states.",
+            help=f"Only workers in this state, repeatable. States: {', '.join(State)}. Default: "
+            "all live states.",
         ),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of rows.")] = 500,

@@ -15,7 +15,7 @@ from pool.core.errors import PoolError
 from pool.core.ids import ClaimId, OrgId
 from pool.core.settings import Settings
 from pool.ops.cli.app import settings_of
-from pool.ops.cli.working import operator
+from pool.ops.cli.pool_access import operator
 
 Name = Annotated[str, typer.Argument(help="Name of the org.")]
 DAY_S = 86_400
@@ -72,7 +72,8 @@ def print_acl(
     password_file: Annotated[
         Path | None,
         typer.Option(
-            help="File with the password of the user; only its hash is printed. Without it the user is disabled."
+            help="File with the password of the user; only its hash is printed. Without it the "
+            "user is disabled."
         ),
     ] = None,
     redis: Annotated[

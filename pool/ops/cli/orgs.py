@@ -15,8 +15,8 @@ from pool.core.ids import ProfileName
 from pool.core.settings import OrgDefaults, Settings
 from pool.ops.cli import orgkeys
 from pool.ops.cli.app import new_app, settings_of
+from pool.ops.cli.pool_access import operator, pool_deps
 from pool.ops.cli.printing import JsonOption, as_json, table
-from pool.ops.cli.working import operator, working
 
 app = new_app("List orgs, and change their caps, weights, floors, TTLs and keys while the pool runs.")
 orgkeys.add_to(app)
@@ -106,6 +106,6 @@ def _ask_to_match(settings: Settings, profiles: Sequence[ProfileName]) -> None:
 
     Without a broker the next `reconcile_warm` matches them.
     """
-    with working(settings) as deps:
+    with pool_deps(settings) as deps:
         for profile in profiles:
             deps.broker.send("pool.refill", profile=profile)

@@ -12,8 +12,8 @@ import typer
 from pool.core.errors import PoolError
 from pool.core.periods import PERIODS_S, lock_ttl_s
 from pool.ops.cli.app import new_app, settings_of
+from pool.ops.cli.pool_access import operator, pool_deps
 from pool.ops.cli.printing import JsonOption, Output, OutputOption, as_json, chosen, emit
-from pool.ops.cli.working import operator, working
 
 list_app = new_app("List the passes with age, holder and last result.")
 app = new_app("Run, pause or resume one pass.")
@@ -59,7 +59,7 @@ def run(
     _must_be_known(name)
     from pool.passes import PASSES, run_once
 
-    with working(settings_of(context)) as made:
+    with pool_deps(settings_of(context)) as made:
         # This command may have another configuration than the pool. With a start time in the past, it counts
         # as older
         # than every process of the pool, so its configuration never replaces theirs.

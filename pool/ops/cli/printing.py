@@ -38,8 +38,8 @@ WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Refresh every 
 STYLES = {
     "idle": "green", "hot": "blue", "hot_idle": "cyan", "spawning": "yellow", "reserved": "magenta",
     "activating": "magenta", "draining": "bright_black", "retired": "bright_black", "lost": "red",
-    "ok": "green", "dark": "bold red", "failed": "red", "paused": "yellow", "bad": "bold red", "warn": "yellow",
-    "granted": "green", "refused": "red", "waiting": "yellow", "binding": "magenta",
+    "ok": "green", "dark": "bold red", "failed": "red", "paused": "yellow", "bad": "bold red",
+    "warn": "yellow", "granted": "green", "refused": "red", "waiting": "yellow", "binding": "magenta",
 }  # fmt: skip
 
 

@@ -113,13 +113,19 @@ def simulate(
 
     To measure --spawn in your pool: histogram_quantile(0.9, rate(warmpool_spawn_seconds_bucket[1d])).
     """
-    from pool.ops.simulating import Assumptions, drawing, trying
+    from pool.ops.simulating import Assumptions, drawing, variants
     from pool.ops.simulating import simulate as replay
 
     settings = settings_of(context)
-    demand = _demand(trace, poisson=poisson, burst=burst, every=every, diurnal=diurnal, hours=hours, orgs=orgs, hold=hold, seed=seed)  # fmt: skip
+    demand = _demand(
+        trace, poisson=poisson, burst=burst, every=every, diurnal=diurnal, hours=hours, orgs=orgs,
+        hold=hold, seed=seed,
+    )  # fmt: skip
     given = Assumptions(spawn_s=spawn, activation_s=activation, wait_s=wait)
-    columns = [("as configured", settings), *((text, trying.changed(settings, text)) for text in tries or ())]
+    columns = [
+        ("as configured", settings),
+        *((text, variants.changed(settings, text)) for text in tries or ()),
+    ]
     outcomes = [replay(demand, tried, given, label=label) for label, tried in columns]
     if plot is not None:
         drawing.picture(outcomes, plot)
@@ -161,7 +167,8 @@ def _demand(
 
     if sum(map(bool, (trace, poisson, burst, diurnal))) != 1:
         raise UsageError(
-            "give exactly one demand: a CSV file, --poisson, --burst or --diurnal (see `warmpool simulate --help`)"
+            "give exactly one demand: a CSV file, --poisson, --burst or --diurnal (see `warmpool "
+            "simulate --help`)"
         )
     crowd, span_s = traces.Crowd(orgs=orgs, hold_s=hold, seed=seed), hours * 3600
     if poisson:

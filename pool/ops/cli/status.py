@@ -26,7 +26,7 @@ from pool.ops.cli.printing import (
     show,
     table,
 )
-from pool.ops.reporting.worrying import is_halted, rollout_text
+from pool.ops.reporting.problems import is_halted, rollout_text
 
 if TYPE_CHECKING:
     from pool.store.journal import Entry

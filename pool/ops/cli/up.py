@@ -235,7 +235,10 @@ class _Run:
             [
                 (
                     "",
-                    f"to drain, retire or pause there, sign in with the password in {self.place.password_file('board')}",
+                    (
+                        "to drain, retire or pause there, sign in with the password in "
+                        f"{self.place.password_file('board')}"
+                    ),
                 )
             ]
             if board
@@ -250,7 +253,9 @@ class _Run:
         return [*board, *flower, metrics, *cluster, ("broker", self.broker), ("database", self.database)]
 
     def clear_pods(self, clock: Clock, hurried: Callable[[], bool]) -> str:
-        """Remove the pods and return a line about it. Pods in a cluster stay, unless --remove-pods was given."""
+        """Remove the pods and return a line about it. Pods in a cluster stay, unless --remove-pods
+        was given.
+        """
         from pool import wiring
         from pool.config import logs
 
@@ -268,14 +273,14 @@ class _Run:
 
     def _settle_table(self) -> None:
         from pool import wiring
-        from pool.ops.up import settling
+        from pool.ops.up import row_cleanup
 
         try:
             deps = wiring.build(self.settings, broker=wiring.DroppingBroker(), role="up")
         except PoolError:
             return  # the start failed before there was a database
         try:
-            settling.all_lost(deps)
+            row_cleanup.all_lost(deps)
         finally:
             deps.close()
 

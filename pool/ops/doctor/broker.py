@@ -9,39 +9,41 @@ from redis.exceptions import RedisError, ResponseError
 
 from pool.core.errors import PoolError, Transient
 from pool.core.names import QUEUES
-from pool.ops.doctor.finding import Finding, Level, Patient, ok, unchecked
+from pool.ops.doctor.finding import Finding, Installation, Level, ok, unchecked
 
 LEAST_VERSION = (6, 2)
 LONG_QUEUE = 500
 
 
-def reachable(patient: Patient) -> Iterator[Finding]:
+def reachable(installation: Installation) -> Iterator[Finding]:
     """Check that Redis answers."""
     try:
-        patient.redis.ping()
+        installation.redis.ping()
     except (RedisError, PoolError) as exc:
         yield Finding(
-            id="redis_reachable", level=Level.BAD, evidence=str(exc), fix="check that Redis runs and that broker_url is right"
+            id="redis_reachable", level=Level.BAD, evidence=str(exc), fix="check that Redis runs "
+                                                                          "and that broker_url is right"
         )  # fmt: skip
         return
     yield ok("redis_reachable", "Redis answers")
 
 
-def version(patient: Patient) -> Iterator[Finding]:
+def version(installation: Installation) -> Iterator[Finding]:
     """Check that the Redis version is supported."""
-    found = str(_info(patient, "server").get("redis_version", "0"))
+    found = str(_info(installation, "server").get("redis_version", "0"))
     if tuple(int(n) for n in found.split(".")[:2] if n.isdigit()) < LEAST_VERSION:
         yield Finding(
-            id="redis_version", level=Level.BAD, evidence=f"Redis has version {found}; the minimum is 6.2", fix="upgrade Redis"
+            id="redis_version", level=Level.BAD, evidence=f"Redis has version {found}; the minimum "
+                                                          "is 6.2", fix="upgrade Redis"
         )  # fmt: skip
     else:
         yield ok("redis_version", found)
 
 
-def policy(patient: Patient) -> Iterator[Finding]:
+def policy(installation: Installation) -> Iterator[Finding]:
     """Check that Redis evicts nothing: a broker that evicts keys loses tasks."""
     yield from _setting(
-        patient,
+        installation,
         "redis_policy",
         "maxmemory-policy",
         "noeviction",
@@ -49,10 +51,10 @@ def policy(patient: Patient) -> Iterator[Finding]:
     )
 
 
-def persistence(patient: Patient) -> Iterator[Finding]:
+def persistence(installation: Installation) -> Iterator[Finding]:
     """Check for the append-only file: without it a restart of Redis empties the queues."""
     yield from _setting(
-        patient,
+        installation,
         "redis_persistence",
         "appendonly",
         "yes",
@@ -60,9 +62,9 @@ def persistence(patient: Patient) -> Iterator[Finding]:
     )
 
 
-def queues(patient: Patient) -> Iterator[Finding]:
+def queues(installation: Installation) -> Iterator[Finding]:
     """Check that no queue is long: a long queue has no consumers, or too few."""
-    lengths = {name: int(_call(lambda name=name: patient.redis.llen(name))) for name in QUEUES}
+    lengths = {name: int(_call(lambda name=name: installation.redis.llen(name))) for name in QUEUES}
     long = {name: n for name, n in lengths.items() if n > LONG_QUEUE}
     shown = ", ".join(f"{name} {n}" for name, n in (long or lengths).items())
     if long:
@@ -75,16 +77,21 @@ def queues(patient: Patient) -> Iterator[Finding]:
         yield ok("queues_drained", shown)
 
 
-def _setting(patient: Patient, ident: str, key: str, wanted: str, consequence: str) -> Iterator[Finding]:
+def _setting(
+    installation: Installation, ident: str, key: str, wanted: str, consequence: str
+) -> Iterator[Finding]:
     try:
-        found: Any = _call(lambda: patient.redis.config_get(key))
+        found: Any = _call(lambda: installation.redis.config_get(key))
     except _NotReadable as exc:
         yield unchecked(ident, f"Redis does not let us read {key} ({exc}); check that it is {wanted}")
         return
 
     def repair() -> str:
-        _call(lambda: patient.redis.config_set(key, wanted))
-        return f"{key} is now {wanted}; also set it in the configuration file of Redis, or it is lost with a restart"
+        _call(lambda: installation.redis.config_set(key, wanted))
+        return (
+            f"{key} is now {wanted}; also set it in the configuration file of Redis, or it is "
+            "lost with a restart"
+        )
 
     value = found.get(key)
     if value == wanted:
@@ -100,8 +107,8 @@ class _NotReadable(Transient):
     """The server does not allow the command."""
 
 
-def _info(patient: Patient, section: str) -> dict[str, Any]:
-    found: dict[str, Any] = _call(lambda: patient.redis.info(section))
+def _info(installation: Installation, section: str) -> dict[str, Any]:
+    found: dict[str, Any] = _call(lambda: installation.redis.info(section))
     return found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from pool.core.errors import PoolError
 from pool.ops.doctor import broker, clocks, cluster, database, disruption, surroundings, table
-from pool.ops.doctor.finding import Check, Finding, Level, Patient, unchecked
+from pool.ops.doctor.finding import Check, Finding, Installation, Level, unchecked
 
 # In the order of dependencies: an early failure explains the later ones.
 CHECKS: list[Check] = [
@@ -37,19 +37,19 @@ CHECKS: list[Check] = [
 ROOTS = frozenset({"database_reachable", "schema_current", "redis_reachable", "cluster_reachable"})
 
 
-def examine(patient: Patient) -> list[Finding]:
+def examine(installation: Installation) -> list[Finding]:
     """Run all checks and return their findings."""
-    return run_all(patient, CHECKS)
+    return run_all(installation, CHECKS)
 
 
-def run_all(patient: Patient, checks: Iterable[Check]) -> list[Finding]:
+def run_all(installation: Installation, checks: Iterable[Check]) -> list[Finding]:
     """Run these checks and return their findings."""
-    patient.cluster_answers = False
+    installation.cluster_answers = False
     found: list[Finding] = []
     for check in checks:
         name = f"{check.__module__.rpartition('.')[2]}_{check.__name__}"
         try:
-            found += check(patient)
+            found += check(installation)
         except (PoolError, OSError) as exc:
             found.append(_not_done(name, exc, found))
     return found

@@ -7,48 +7,50 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pool.core.errors import PoolError, Refused
-from pool.ops.doctor.finding import Finding, Level, Patient, ok, unchecked
+from pool.ops.doctor.finding import Finding, Installation, Level, ok, unchecked
 
 if TYPE_CHECKING:
-    from pool.drivers.kubernetes.inspecting import Inspector, Lack
+    from pool.drivers.kubernetes.inspecting import Inspector, MissingRight
 
 _LEFT = "permissions, PriorityClasses, PodDisruptionBudgets, NodePools and the clock of the API server"
 _ROLE = "the chart's roles grant it; the full list is in pool/drivers/kubernetes/rbac.yaml"
 
 
-def reachable(patient: Patient) -> Iterator[Finding]:
+def reachable(installation: Installation) -> Iterator[Finding]:
     """Check that the API server answers. Without it the checks below do not run."""
-    if patient.settings.pool.driver != "kubernetes":
+    if installation.settings.pool.driver != "kubernetes":
         yield unchecked(
-            "cluster", f"the driver is {patient.settings.pool.driver}, so these were skipped: {_LEFT}"
+            "cluster", f"the driver is {installation.settings.pool.driver}, so these were skipped: {_LEFT}"
         )
         return
     try:
-        patient.cluster.now_s()
+        installation.cluster.now_s()
     except PoolError as exc:
         kubectl = "check that `kubectl get pods` works here; check kubeconfig and context in [kubernetes]"
         yield Finding(id="cluster_reachable", level=Level.BAD, evidence=_detail(exc), fix=kubectl)
         yield unchecked("cluster", f"the API server does not answer, so these were skipped: {_LEFT}")
         return
-    patient.cluster_answers = True
-    yield ok("cluster_reachable", f"the API server answers, namespace {patient.cluster.namespace}")
+    installation.cluster_answers = True
+    yield ok("cluster_reachable", f"the API server answers, namespace {installation.cluster.namespace}")
 
 
-def rights(patient: Patient) -> Iterator[Finding]:
+def rights(installation: Installation) -> Iterator[Finding]:
     """Check every permission that the driver uses, with the API server's own access review."""
-    if not patient.cluster_answers:
+    if not installation.cluster_answers:
         return
-    found = missing(patient.cluster, patient.cluster.lacking())
+    found = missing(installation.cluster, installation.cluster.missing_rights())
     yield from found or [ok("rights", "all permissions that the driver uses are granted")]
 
 
-def missing(cluster: Inspector, lacking: Sequence[Lack]) -> list[Finding]:
+def missing(cluster: Inspector, missing_rights: Sequence[MissingRight]) -> list[Finding]:
     """Return one finding for each resource with missing permissions."""
-    resources = dict.fromkeys(lack.right.resource for lack in lacking)
-    return [_missing(cluster, [lack for lack in lacking if lack.right.resource == r]) for r in resources]
+    resources = dict.fromkeys(lack.right.resource for lack in missing_rights)
+    return [
+        _missing(cluster, [lack for lack in missing_rights if lack.right.resource == r]) for r in resources
+    ]
 
 
-def _missing(cluster: Inspector, lacks: Sequence[Lack]) -> Finding:
+def _missing(cluster: Inspector, lacks: Sequence[MissingRight]) -> Finding:
     first, verbs = lacks[0], ", ".join(lack.right.verb for lack in lacks)
     resource, vital = first.right.resource, any(lack.vital for lack in lacks)
     where = "in the cluster" if first.right.of_the_cluster else f"in namespace {cluster.namespace}"

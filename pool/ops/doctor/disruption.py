@@ -7,26 +7,26 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pool.core.settings import Profile
-from pool.drivers.kubernetes.manifests import NOBODY
+from pool.drivers.kubernetes.manifests import UNCLAIMED
 from pool.drivers.kubernetes.rights import NotAllowed
 from pool.drivers.port import Stamp
-from pool.ops.doctor.finding import Finding, Level, Patient, ok, unchecked
+from pool.ops.doctor.finding import Finding, Installation, Level, ok, unchecked
 
 if TYPE_CHECKING:
-    from pool.drivers.kubernetes.around import NodePool, PriorityClass
+    from pool.drivers.kubernetes.cluster_policies import NodePool, PriorityClass
 
 BUSY = Stamp(org=None, claim_id=None, epoch=0, busy=True)
 # Cluster Autoscaler does not scale up for pods with a lower priority.
 LEAST_PLACEHOLDER = -10
 
 
-def budget(patient: Patient) -> Iterator[Finding]:
+def budget(installation: Installation) -> Iterator[Finding]:
     """Check that exactly one PodDisruptionBudget selects busy workers (by the label of the guard), and no
     idle worker."""
-    if not patient.cluster_answers:
+    if not installation.cluster_answers:
         return
     try:
-        budgets = patient.cluster.budgets()
+        budgets = installation.cluster.budgets()
     except NotAllowed as exc:
         yield unchecked("budget", f"whether evictions spare busy workers: {exc}")
         return
@@ -34,17 +34,20 @@ def budget(patient: Patient) -> Iterator[Finding]:
         True,
         "run: kubectl apply -n NAMESPACE -f pool/drivers/kubernetes/pdb.yaml (the chart contains it)",
     )
-    fix = apply.replace("NAMESPACE", patient.cluster.namespace)
-    for name, profile in patient.settings.profiles.items():
-        busy = [b for b in budgets if b.selects(patient.cluster.labels(profile, BUSY))]
-        idle = [b for b in budgets if b.selects(patient.cluster.labels(profile, NOBODY))]
+    fix = apply.replace("NAMESPACE", installation.cluster.namespace)
+    for name, profile in installation.settings.profiles.items():
+        busy = [b for b in budgets if b.selects(installation.cluster.labels(profile, BUSY))]
+        idle = [b for b in budgets if b.selects(installation.cluster.labels(profile, UNCLAIMED))]
         names = ", ".join(b.metadata.name for b in busy)
         if not busy:
             yield _bad(
                 f"budget:{name}", f"no PodDisruptionBudget selects busy workers of profile {name}", fix
             )
         elif len(busy) > 1:
-            evidence = f"{names} all select busy workers of profile {name}; eviction fails for a pod with two budgets"
+            evidence = (
+                f"{names} all select busy workers of profile {name}; eviction fails for a "
+                "pod with two budgets"
+            )
             yield _bad(
                 f"budget:{name}",
                 evidence,
@@ -65,17 +68,17 @@ def budget(patient: Patient) -> Iterator[Finding]:
         yield ok("budget", "one PodDisruptionBudget selects all busy workers and no idle worker")
 
 
-def node_ceiling(patient: Patient) -> Iterator[Finding]:
+def node_ceiling(installation: Installation) -> Iterator[Finding]:
     """Check how long nodes wait for pods: less than a worker's grace period ends sessions, and no limit
     blocks the node."""
-    if not patient.cluster_answers:
+    if not installation.cluster_answers:
         return
     try:
-        nodepools = patient.cluster.nodepools()
+        nodepools = installation.cluster.nodepools()
     except NotAllowed as exc:
         yield unchecked("node_ceiling", f"how long nodes wait for busy workers: {exc}")
         return
-    found = [f for p in patient.settings.profiles.values() for f in _ceilings(p, nodepools)]
+    found = [f for p in installation.settings.profiles.values() for f in _ceilings(p, nodepools)]
     yield from found
     if not found:
         shown = ", ".join(p.metadata.name for p in nodepools)
@@ -95,28 +98,32 @@ def _ceilings(profile: Profile, nodepools: list[NodePool]) -> Iterator[Finding]:
             )
         elif pool.ceiling_s <= profile.grace_s:
             evidence = (
-                f"NodePool {name} removes a node after {pool.ceiling_s:.0f} s (terminationGracePeriod), which is not above "
-                f"grace_s of profile {profile.name}, {profile.grace_s} s: its workers are terminated at once, busy or not"
+                f"NodePool {name} removes a node after {pool.ceiling_s:.0f} s "
+                "(terminationGracePeriod), which is not above "
+                f"grace_s of profile {profile.name}, {profile.grace_s} s: its workers are "
+                "terminated at once, busy or not"
             )
             yield _bad(ident, evidence, "raise terminationGracePeriod, or lower grace_s of the profile")
 
 
-def priorities(patient: Patient) -> Iterator[Finding]:
-    """Check that workers preempt placeholders, and that pods without a PriorityClass do not preempt workers."""
-    if not patient.cluster_answers:
+def priorities(installation: Installation) -> Iterator[Finding]:
+    """Check that workers preempt placeholders, and that pods without a PriorityClass do not preempt
+    workers.
+    """
+    if not installation.cluster_answers:
         return
     try:
-        classes = patient.cluster.priorities()
+        classes = installation.cluster.priorities()
     except NotAllowed as exc:
         yield unchecked("priorities", f"whether workers preempt placeholders: {exc}")
         return
-    kubernetes, headroom = patient.settings.kubernetes, patient.settings.pool.headroom
+    kubernetes, headroom = installation.settings.kubernetes, installation.settings.pool.headroom
     found: list[Finding] = []
     below = classes.get(kubernetes.placeholder_priority_class)
     if headroom:
         found += _placeholder(kubernetes.placeholder_priority_class, below)
     for name in dict.fromkeys(
-        p.priority_class or kubernetes.worker_priority_class for p in patient.settings.profiles.values()
+        p.priority_class or kubernetes.worker_priority_class for p in installation.settings.profiles.values()
     ):
         found += _worker(name, classes, below if headroom else None)
     yield from found
@@ -133,7 +140,10 @@ def _placeholder(name: str, found: PriorityClass | None) -> Iterator[Finding]:
     if found is None:
         yield _bad(ident, f"there is no PriorityClass {name}: no placeholder can be created", fix)
     elif found.value < LEAST_PLACEHOLDER:
-        evidence = f"PriorityClass {name} has value {found.value}; Cluster Autoscaler adds no nodes for pods below -10"
+        evidence = (
+            f"PriorityClass {name} has value {found.value}; Cluster Autoscaler adds no "
+            "nodes for pods below -10"
+        )
         yield _warn(ident, evidence, fix)
 
 
@@ -153,7 +163,8 @@ def _worker(name: str, classes: dict[str, PriorityClass], below: PriorityClass |
     )
     if below is not None and value <= below.value:
         evidence = (
-            f"{who} of workers has value {value}, which is not above {below.value}, the value of placeholders: "
+            f"{who} of workers has value {value}, which is not above {below.value}, the value of "
+            "placeholders: "
             "workers do not preempt placeholders"
         )
         yield _bad(

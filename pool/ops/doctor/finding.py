@@ -1,4 +1,4 @@
-"""The input of a check (`Patient`) and its result (`Finding`)."""
+"""The input of a check (`Installation`) and its result (`Finding`)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def unchecked(ident: str, evidence: str) -> Finding:
 
 
 @dataclass
-class Patient:
+class Installation:
     """The installation: its settings, and connections that are opened on first use."""
 
     settings: Settings
@@ -91,4 +91,4 @@ class Patient:
                 getattr(self, made).close()
 
 
-Check = Callable[[Patient], Iterator[Finding]]
+Check = Callable[[Installation], Iterator[Finding]]

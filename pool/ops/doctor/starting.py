@@ -19,10 +19,10 @@ from pool.core.errors import PoolError, Refused, Transient
 from pool.core.settings import Settings
 from pool.ops.doctor import broker, clocks, cluster, disruption
 from pool.ops.doctor.checks import run_all
-from pool.ops.doctor.finding import Check, Level, Patient
+from pool.ops.doctor.finding import Check, Installation, Level
 
 if TYPE_CHECKING:
-    from pool.drivers.kubernetes.inspecting import Inspector, Lack
+    from pool.drivers.kubernetes.inspecting import Inspector, MissingRight
 
 log = structlog.get_logger(__name__)
 
@@ -53,7 +53,7 @@ def assert_rights(settings: Settings) -> None:
     quick = replace(settings.pool, call_timeout_s=min(_CALL_S, settings.pool.call_timeout_s))
     with closing(wiring.open_cluster(replace(settings, pool=quick))) as inspector:
         try:
-            found = cluster.missing(inspector, _lacking(inspector))
+            found = cluster.missing(inspector, _missing_rights(inspector))
         except (Transient, Refused) as exc:
             # The API server does not answer, or does not allow access reviews. A missing permission shows on
             # first use.
@@ -66,25 +66,25 @@ def assert_rights(settings: Settings) -> None:
         raise RightsMissing("; ".join([*(f.evidence for f in bad), bad[0].fix]))
 
 
-def look_around(settings: Settings) -> None:
+def log_start_checks(settings: Settings) -> None:
     """Run the other checks of a start, and log one line for each problem."""
-    patient = Patient(settings)
+    installation = Installation(settings)
     try:
-        for finding in run_all(patient, AT_START):
+        for finding in run_all(installation, AT_START):
             if finding.level in (Level.WARN, Level.BAD):
                 log.warning(
                     "preflight_problem_found", id=finding.id, evidence=finding.evidence, fix=finding.fix
                 )
     finally:
-        patient.close()
+        installation.close()
 
 
-def _lacking(inspector: Inspector) -> Sequence[Lack]:
+def _missing_rights(inspector: Inspector) -> Sequence[MissingRight]:
     clock, never = SystemClock(), threading.Event()
-    lacking = inspector.lacking()
+    missing_rights = inspector.missing_rights()
     for pause in _AGAIN.pauses():
-        if not any(lack.vital for lack in lacking):
+        if not any(lack.vital for lack in missing_rights):
             break
         clock.wait(never, pause)
-        lacking = inspector.lacking()
-    return lacking
+        missing_rights = inspector.missing_rights()
+    return missing_rights

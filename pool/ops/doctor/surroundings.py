@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 from pool import config
 from pool.core.settings import nesting_problems
-from pool.ops.doctor.finding import Finding, Level, Patient, ok
+from pool.ops.doctor.finding import Finding, Installation, Level, ok
 
 
-def time_budgets(patient: Patient) -> Iterator[Finding]:
+def time_budgets(installation: Installation) -> Iterator[Finding]:
     """Check that each time budget is longer than the steps inside it; otherwise work is given up while it
     still runs."""
-    problems = nesting_problems(patient.settings.pool)
+    problems = nesting_problems(installation.settings.pool)
     for problem in problems:
         yield Finding(
             id="time_budgets",
@@ -25,9 +25,9 @@ def time_budgets(patient: Patient) -> Iterator[Finding]:
         yield ok("time_budgets", "each time budget is longer than the steps inside it")
 
 
-def data_dir(patient: Patient) -> Iterator[Finding]:
+def data_dir(installation: Installation) -> Iterator[Finding]:
     """Check that only the owner can read the data directory, which holds the master key."""
-    path = config.data_dir(patient.settings)
+    path = config.data_dir(installation.settings)
     if not path.exists():
         return
     mode = stat.S_IMODE(path.stat().st_mode)

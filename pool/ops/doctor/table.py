@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pool import config
 from pool.core.states import CLAIMED, LIVE
 from pool.ops import reporting
-from pool.ops.doctor.finding import Finding, Level, Patient, ok
+from pool.ops.doctor.finding import Finding, Installation, Level, ok
 from pool.store import operator_queries, orgs, workers
 from pool.store.operator_queries import ListFilter
 
@@ -27,7 +27,8 @@ REMEDIES = {
     "orphan": "a pod that reports to be busy is never deleted: end its session, or delete the pod by hand",
     "row_without_pod": "wait for the next sweep; if there are many, check that the API server lists all pods",
     "empty_cluster": "check that the API server lists no pods; if so, the rows end after one minute",
-    "refused": "fix what refuses it (an admission webhook or policy), or delete the object by hand; other objects are not affected",
+    "refused": "fix what refuses it (an admission webhook or policy), or delete the object by "
+    "hand; other objects are not affected",
     "leaving": "nothing to do: its holder has been informed, and the worker leaves when its claim ends",
     "paused": "run: warmpool resume",
     "pass_paused": "run: warmpool pass resume NAME",
@@ -35,9 +36,9 @@ REMEDIES = {
 _SEVERITY = {"bad": Level.BAD, "warn": Level.WARN}
 
 
-def worries(patient: Patient) -> Iterator[Finding]:
+def worries(installation: Installation) -> Iterator[Finding]:
     """Report the problems of `status`."""
-    found = reporting.status(patient.store, patient.settings)["worries"]
+    found = reporting.status(installation.store, installation.settings)["worries"]
     for worry in found:
         kind = worry["id"].partition(":")[0]
         yield Finding(
@@ -50,10 +51,10 @@ def worries(patient: Patient) -> Iterator[Finding]:
         yield ok("status", "no problems")
 
 
-def counters(patient: Patient) -> Iterator[Finding]:
+def counters(installation: Installation) -> Iterator[Finding]:
     """Check that the counters match the rows they count. A difference is a bug, or a manual change of the
     database."""
-    with patient.store.snapshot() as tx:
+    with installation.store.snapshot() as tx:
         wrong = orgs.miscounted(tx)
     for sentence in wrong:
         yield Finding(
@@ -66,10 +67,10 @@ def counters(patient: Patient) -> Iterator[Finding]:
         yield ok("counters", "the counters match the rows")
 
 
-def strangers(patient: Patient) -> Iterator[Finding]:
+def strangers(installation: Installation) -> Iterator[Finding]:
     """Report live workers of profiles that are not configured. `reconcile_warm` drains them."""
-    with patient.store.read() as tx:
-        known = set(patient.settings.profiles)
+    with installation.store.read() as tx:
+        known = set(installation.settings.profiles)
         strange = [
             w for w in operator_queries.workers(tx, ListFilter(limit=10_000)) if w.profile not in known
         ]
@@ -78,25 +79,30 @@ def strangers(patient: Patient) -> Iterator[Finding]:
         busy = sum(w.state in CLAIMED for w in those)
         yield Finding(
             id=f"unknown_profile:{profile}", level=Level.WARN,
-            evidence=f"{len(those)} live workers ({busy} in use) have profile {profile}, which is not configured here",
-            fix="if the profile was removed by mistake, add it again; otherwise do nothing: reconcile_warm drains workers that are not in use after a minute, and the others when they are released",
+            evidence=f"{len(those)} live workers ({busy} in use) have profile {profile}, which is "
+                     "not configured here",
+            fix="if the profile was removed by mistake, add it again; otherwise do nothing: "
+                "reconcile_warm drains workers that are not in use after a minute, and the others "
+                "when they are released",
         )  # fmt: skip
 
 
-def old_keys(patient: Patient) -> Iterator[Finding]:
+def old_keys(installation: Installation) -> Iterator[Finding]:
     """Report live workers that were created with another master key than the current one."""
-    if not config.has_master_key(patient.settings):
+    if not config.has_master_key(installation.settings):
         return
-    keys = config.keyring(patient.settings)
-    with patient.store.read() as tx:
+    keys = config.keyring(installation.settings)
+    with installation.store.read() as tx:
         old = [w.id for w in workers.live(tx, states=LIVE) if not keys.is_current(w.id)]
     unknown = [i for i in old if not keys.knows(i)]
     if unknown:
         yield Finding(
             id="unknown_master_key",
             level=Level.BAD,
-            evidence=f"{len(unknown)} live workers were created with a master key that is not configured, for example {unknown[0]}",
-            fix="set the old key as master_key_previous; without it, reap drains those that are not in use once a worker "
+            evidence=f"{len(unknown)} live workers were created with a master key that is not "
+            f"configured, for example {unknown[0]}",
+            fix="set the old key as master_key_previous; without it, reap drains those that are "
+            "not in use once a worker "
             "has been created with the current key, and the others when they are released",
         )
     if len(old) > len(unknown):

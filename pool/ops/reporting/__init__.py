@@ -3,10 +3,10 @@ is bounded."""
 
 from pool.ops.reporting.explaining import request as explain_request
 from pool.ops.reporting.explaining import worker as explain_worker
+from pool.ops.reporting.problems import worries
 from pool.ops.reporting.shapes import deed, entry
 from pool.ops.reporting.status import status
 from pool.ops.reporting.tables import KINDS, table
-from pool.ops.reporting.worrying import worries
 
 __all__ = [
     "KINDS",

@@ -51,5 +51,8 @@ def _why_not(w: SeenWorker, around: ClaimableContext) -> str:
     if not around.configured:
         return f"profile {w.profile} is no longer configured"
     if around.org is not None and around.org.cap and around.in_use >= around.org.cap:
-        return f"only {w.org} can claim it, and {w.org} is at its cap ({around.in_use} of {around.org.cap} workers)"
+        return (
+            f"only {w.org} can claim it, and {w.org} is at its cap ({around.in_use} of "
+            f"{around.org.cap} workers)"
+        )
     return ""

@@ -15,10 +15,10 @@ from pool.core.planning import clamped_target
 from pool.core.records import Org, SeenWorker
 from pool.core.settings import Settings
 from pool.core.states import LIVE, State
+from pool.ops.reporting.problems import worries
 from pool.ops.reporting.rollout import rollout_of
 from pool.ops.reporting.shapes import maybe, org, seconds, worker
 from pool.ops.reporting.waiting import Around, why_it_waits
-from pool.ops.reporting.worrying import worries
 from pool.store import (
     Store,
     Tx,

@@ -18,7 +18,8 @@ R = MoveReason
 _CLAIM_ENDS: dict[MoveReason, str] = {
     R.RELEASED: "{org} released it, and it was not parked",
     R.TAINTED: "{org} released it as tainted, so it is not used again",
-    R.LEASE_EXPIRED: "the lease of {org} expired without a renewal (claim {claim}); its holder may still use it, so it was not parked",
+    R.LEASE_EXPIRED: "the lease of {org} expired without a renewal (claim {claim}); its holder may "
+    "still use it, so it was not parked",
     R.ABANDONED: "{org} abandoned its request before the worker was ready, and it was not parked",
     R.ACTIVATION_FAILED: "it could not be activated for {org}{detail}",
     R.RETIRED: "the claim of {org} on it was ended by {who}{detail}",
@@ -83,7 +84,9 @@ def sentences(entries: Sequence[Entry]) -> list[tuple[Entry, str]]:
 
 
 def _end(entries: Sequence[Entry]) -> Entry | None:
-    """Return the entry that decided the end: the move to draining or lost, not the deletion that follows it."""
+    """Return the entry that decided the end: the move to draining or lost, not the deletion that
+    follows it.
+    """
     ends = {*LEAVING, State.LOST}
     return next((e for e in entries if e.to_state in ends and e.from_state != e.to_state), None)
 

@@ -1,4 +1,6 @@
-"""Why a request waits, in one sentence. Pure: the first obstacle, in the order in which the pool checks them."""
+"""Why a request waits, in one sentence. Pure: the first obstacle, in the order in which the pool
+checks them.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,10 @@ def why_it_waits(a: Around) -> tuple[Hindrance, str]:
     if a.org_cap and a.org_in_use >= a.org_cap:
         return (
             Hindrance.ORG_CAP,
-            f"{a.org} is at its cap ({a.org_in_use} of {a.org_cap} workers); it waits until {a.org} releases one",
+            (
+                f"{a.org} is at its cap ({a.org_in_use} of {a.org_cap} workers); it waits until "
+                f"{a.org} releases one"
+            ),
         )
     if a.idle:
         return (

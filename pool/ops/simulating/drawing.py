@@ -51,7 +51,10 @@ def advice(outcomes: Sequence[SimulationOutcome]) -> str:
     good = [o for o in outcomes if o.hit_rate >= GOOD_HIT_RATE]
     if not good:
         best = max(outcomes, key=lambda o: o.hit_rate)
-        return f"no setting reaches a hit rate of {GOOD_HIT_RATE:.0%}; the best is {best.label} with {best.hit_rate:.2%}"
+        return (
+            f"no setting reaches a hit rate of {GOOD_HIT_RATE:.0%}; the best is {best.label} "
+            f"with {best.hit_rate:.2%}"
+        )
     cheapest = min(good, key=lambda o: sum(o.idle_vcpu_h.values()))
     cost = sum(cheapest.idle_vcpu_h.values())
     return (
@@ -92,7 +95,8 @@ def picture(outcomes: Sequence[SimulationOutcome], path: Path) -> None:
         )
         strip.plot(hours, [s.waiting for s in outcome.samples], color="#e15759", label="waiting")
         strip.set_title(
-            f"{outcome.label}: {outcome.hit_rate:.2%} hits, {sum(outcome.idle_vcpu_h.values()):,.0f} idle vCPU-hours",
+            f"{outcome.label}: {outcome.hit_rate:.2%} hits, "
+            f"{sum(outcome.idle_vcpu_h.values()):,.0f} idle vCPU-hours",
             fontsize=10,
             loc="left",
         )

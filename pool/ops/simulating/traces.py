@@ -79,7 +79,8 @@ def _row(row: dict[str, str | None], line: int) -> tuple[float, str, str, float]
         ) from None
     if not (math.isfinite(at) and math.isfinite(hold) and hold >= 0):
         raise TraceInvalid(
-            f"line {line}: time is {at} and hold_s is {hold}; both must be finite, and hold_s must be 0 or more"
+            f"line {line}: time is {at} and hold_s is {hold}; both must be finite, and hold_s must "
+            "be 0 or more"
         )
     return at, row.get("org") or "default", row.get("profile") or "default", hold
 
@@ -93,7 +94,8 @@ def _instant(text: str, line: int) -> float:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:
         raise TraceInvalid(
-            f"line {line}: time is {text!r}; it must be a number of seconds, or a timestamp like 2026-11-16T03:41:29Z"
+            f"line {line}: time is {text!r}; it must be a number of seconds, or a timestamp like "
+            "2026-11-16T03:41:29Z"
         ) from None
 
 

@@ -35,7 +35,7 @@ class Account:
 def unprivileged(folder: Path) -> Account | None:
     """Return the account for a server whose data is in `folder`: None (our own) unless we are root.
 
-    The owner of an existing folder is kept; a new folder belongs to `nobody`.
+    The owner of an existing folder is kept; a new folder belongs to the user `_UNPRIVILEGED`.
     """
     if os.geteuid() != 0:
         return None

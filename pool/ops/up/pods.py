@@ -1,4 +1,6 @@
-"""Remove the local pods. They survive the processes that created them, so stopping the pool must remove them."""
+"""Remove the local pods. They survive the processes that created them, so stopping the pool must
+remove them.
+"""
 
 from __future__ import annotations
 

@@ -110,7 +110,8 @@ def _refuse_other_major(folder: Path) -> None:
         major = (folder / "PG_VERSION").read_text().strip()
     except OSError as exc:
         raise PoolError(
-            f"{folder} is not a Postgres data directory (PG_VERSION: {exc.strerror}): move it to another place"
+            f"{folder} is not a Postgres data directory (PG_VERSION: {exc.strerror}): move it to "
+            "another place"
         ) from exc
     if major != str(pgbinaries.MAJOR):
         raise PoolError(_way_out(folder, major))
@@ -122,7 +123,8 @@ def _way_out(folder: Path, major: str) -> str:
     dump = folder.with_name("dump.sql")
     reach = f"-h {folder} -U {_USER}"
     return (
-        f"{folder} was created by Postgres {major}, and this warmpool needs Postgres {pgbinaries.MAJOR}. Nothing was changed.\n"
+        f"{folder} was created by Postgres {major}, and this warmpool needs Postgres "
+        f"{pgbinaries.MAJOR}. Nothing was changed.\n"
         f"To keep the data, run as the owner of the directory, with the programs of Postgres {major}:\n"
         f"  pg_ctl -D {folder} -o \"-k . -c listen_addresses=''\" -w start\n"
         f"  pg_dumpall {reach} >{dump}\n"
@@ -160,7 +162,8 @@ def _make(folder: Path, binaries: Path, account: Account | None) -> None:
     if done.returncode:
         shutil.rmtree(draft, ignore_errors=True)
         raise PoolError(
-            f"cannot create a database in {folder}; initdb printed: {done.stderr.decode(errors='replace').strip()}"
+            f"cannot create a database in {folder}; initdb printed: "
+            f"{done.stderr.decode(errors='replace').strip()}"
         )
     draft.rename(folder)
     _sync_folder(folder.parent)

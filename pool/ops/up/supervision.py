@@ -157,7 +157,8 @@ class Supervision:
             part.phase, self._failed = ComponentPhase.GONE, True
             self._stop_requests = max(self._stop_requests, 1)
             gave_up = Warn(
-                f"{part.spec.name} {how}; it failed {part.crashes} times before it was ready, stopping everything"
+                f"{part.spec.name} {how}; it failed {part.crashes} times before it was ready, "
+                "stopping everything"
             )
             return [gave_up, ShowLog(part.spec.name), *self._tick(now)]
         pause = RESTART.nominal(part.crashes)
@@ -171,7 +172,9 @@ class Supervision:
         return [action for part in self._parts.values() for action in self._attend(part, open_rank, now)]
 
     def _open_rank(self) -> int:
-        """Return the rank of the first stage with a component that has never been ready; later stages wait."""
+        """Return the rank of the first stage with a component that has never been ready; later
+        stages wait.
+        """
         unready = [part.spec.stage.rank for part in self._parts.values() if not part.has_been_ready]
         return min(unready, default=len(StartStage))
 

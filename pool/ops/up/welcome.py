@@ -1,4 +1,6 @@
-"""The text that `up` prints once everything is ready: addresses, directories, and an example command to copy."""
+"""The text that `up` prints once everything is ready: addresses, directories, and an example
+command to copy.
+"""
 
 from __future__ import annotations
 

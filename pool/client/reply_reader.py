@@ -1,8 +1,8 @@
-"""The connection that pops answers from the reply list. One thread at a time uses it.
+"""The connection that pops answers from the reply list. Only one thread at a time may use it.
 
-While an answer is waited for it may be left and taken up again by another thread: the question to Redis stays open. So whoever is
-interrupted while he waits loses nothing for the others. Only if he is interrupted in the very moment in which he reads, an answer may be lost;
-then it is asked for again.
+A thread may stop waiting while its BLPOP is pending, and another thread may continue. So a thread
+that is interrupted while it waits loses no answers of other callers. Only an interrupt in the
+middle of a read can lose an answer; then the message is sent again.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("warmpool.client")
 
-# A blocked read comes back so often, to notice a connection that has died without a word.
+# Timeout of the BLPOP. It is short so that a connection that died silently is noticed.
 BLOCK_S = 5
 READ_TIMEOUT_S = BLOCK_S + 5.0
-# So many more are taken together with the one that was waited for.
+# Number of further answers to pop together with the first.
 MORE = 100
 
 
-class Ear:
-    """Raises what redis-py raises, and `TimeoutError`."""
+class ReplyReader:
+    """Read answers from the reply list. Raises the errors of redis-py, and `TimeoutError`."""
 
     def __init__(self, client: redis.Redis, identity: Identity, refusal: type[Exception]) -> None:
-        """`refusal` is raised for what Redis does not do, for this user or at all."""
+        """Create a reader. `refusal` is the error that redis-py raises for a command that Redis denies."""
         self._wire = ReplyWire(client)
         self._queue = identity.queue
         self._pop = ("BLPOP", identity.reply_to, BLOCK_S)
@@ -38,18 +38,18 @@ class Ear:
         self._refusal = refusal
         self._clock: Clock = SystemClock()
         self._overdue_at = 0.0
-        self._asked = False
-        self._asked_for_rest = False
+        self._popping = False
+        self._popping_rest = False
         self._may_have_rest = True
 
     @property
     def is_listening(self) -> bool:
-        """Whether Redis was asked for an answer over a connection that still stands."""
-        return self._asked and self._wire.is_open
+        """Whether a BLPOP is pending on an open connection."""
+        return self._popping and self._wire.is_open
 
-    def tell(self, message: str, within_s: float) -> None:
-        """Publish a message and begin to listen, in one go."""
-        self._asked = False
+    def publish(self, message: str, within_s: float) -> None:
+        """Publish a message and start a BLPOP in one round trip."""
+        self._popping = False
         try:
             self._wire.send(("LPUSH", self._queue, message), self._pop)
             if not self._wire.ready(within_s):
@@ -61,26 +61,26 @@ class Ear:
             raise
 
     def next(self, within_s: float, *, many: bool) -> list[bytes]:
-        """The next answers, none if none came so soon. With `many` all that have come together, if it was so asked."""
+        """Return the next answers, or none after `within_s`. With `many`, pop all that have arrived."""
         if not self.is_listening:
-            self._ask(for_rest=many and self._may_have_rest)
+            self._start_pop(for_rest=many and self._may_have_rest)
         if not self._wire.ready(within_s):
             if self._clock.monotonic() > self._overdue_at:
                 self._give_up()
             return []
         try:
             first = self._wire.read()
-            rest = self._read_rest() if self._asked_for_rest else None
+            rest = self._read_rest() if self._popping_rest else None
         except BaseException:
             self._wire.drop()
             raise
-        self._asked = False
+        self._popping = False
         return [*([first[1]] if first else ()), *(rest or ())]
 
     def close(self) -> None:
         self._wire.close()
 
-    def _ask(self, *, for_rest: bool) -> None:
+    def _start_pop(self, *, for_rest: bool) -> None:
         try:
             self._wire.send(*((self._pop, self._rest) if for_rest else (self._pop,)))
             self._listens(for_rest=for_rest)
@@ -89,17 +89,20 @@ class Ear:
             raise
 
     def _read_rest(self) -> list[bytes] | None:
-        """Whatever is wrong with the others, the first is here. An ACL of before may lack the right to take several; then they come one at a time."""
+        """Return the further answers. If this fails, the first one is still valid.
+
+        An older ACL may not allow LPOP with a count; then answers are popped one at a time.
+        """
         try:
             return cast("list[bytes] | None", self._wire.read())
         except self._refusal:
             self._may_have_rest = False
-        except Exception as exc:  # noqa: BLE001 - the connection is gone, which the next to read finds out
+        except Exception as exc:  # noqa: BLE001 - the connection is closed, and the next read notices it
             log.debug("answers_cut_short cause=%s", exc)
         return None
 
     def _listens(self, *, for_rest: bool) -> None:
-        self._asked, self._asked_for_rest = True, for_rest
+        self._popping, self._popping_rest = True, for_rest
         self._overdue_at = self._clock.monotonic() + READ_TIMEOUT_S
 
     def _give_up(self) -> None:

@@ -1,7 +1,7 @@
-"""The claims that this client holds: what is known of each, and when to renew them. Pure.
+"""The claims that this client holds, and when to renew them. Pure.
 
-A claim is lost only if the server says so. Renewals that go unanswered end nothing: while the server cannot be reached
-it does not let leases expire either.
+A claim is lost only if the server reports it. Unanswered renewals end nothing: while the server
+cannot be reached, it does not let leases expire either.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ from __future__ import annotations
 import threading
 from datetime import datetime
 
-from pool.client.asking import Signal
 from pool.client.calls import Grant, PendingCall, Renewal, renew
 from pool.client.errors import ClaimLost
+from pool.client.open_call import Signal
 from pool.core import tokens
 from pool.core.backoff import Backoff
 from pool.core.states import Condition
 
-# The most that the server takes in one call.
+# The most claims that the server renews in one call.
 BATCH = 10_000
-# During an outage renewals are tried at least so often, whatever the lease.
+# During an outage renewals are retried at this interval, or more often if the lease is short.
 RETRY_S = 10.0
 PATIENCE_S = 30.0
 
 
-class Holding:
-    """What is known of one claim; `signal` is set when it is lost."""
+class HeldLease:
+    """One held claim. `signal` is set when the claim is lost."""
 
     def __init__(self, grant: Grant, *, lease_s: float, signal: Signal) -> None:
         self.grant = grant
@@ -41,7 +41,7 @@ class Holding:
         self.signal.set()
 
     def usable(self) -> Grant:
-        """The grant, or `ClaimLost` with the cause."""
+        """Return the grant, or raise `ClaimLost` with the cause."""
         if self.cause is not None:
             raise ClaimLost(self.grant.claim_id, self.cause)
         if self.released:
@@ -50,84 +50,84 @@ class Holding:
 
 
 class HeldClaim:
-    """What `Worker` and `AsyncWorker` show of their claim."""
+    """The attributes of `Worker` and `AsyncWorker` that describe their claim."""
 
-    def __init__(self, holding: Holding) -> None:
-        self._holding = holding
-        self.claim_id = holding.grant.claim_id
-        self.worker_id = holding.grant.worker_id
-        self.epoch = holding.grant.epoch
-        self.pod = holding.grant.pod
-        self.source = holding.grant.source
+    def __init__(self, lease: HeldLease) -> None:
+        self._lease = lease
+        self.claim_id = lease.grant.claim_id
+        self.worker_id = lease.grant.worker_id
+        self.epoch = lease.grant.epoch
+        self.pod = lease.grant.pod
+        self.source = lease.grant.source
 
     @property
     def endpoint(self) -> str:
-        """Where the worker listens; `ClaimLost` if it is no longer ours."""
-        return self._holding.usable().endpoint
+        """The address of the worker. Raises `ClaimLost` if the claim has ended."""
+        return self._lease.usable().endpoint
 
     @property
     def token(self) -> str:
-        """The proof of the claim; `ClaimLost` if it is no longer ours."""
-        return self._holding.usable().token
+        """The proof of the claim. Raises `ClaimLost` if the claim has ended."""
+        return self._lease.usable().token
 
     @property
     def auth(self) -> dict[str, str]:
-        """HTTP headers that show the claim to the worker; `ClaimLost` if it is no longer ours."""
-        grant = self._holding.usable()
+        """HTTP headers that prove the claim to the worker. Raises `ClaimLost` if the claim has ended."""
+        grant = self._lease.usable()
         return tokens.headers(grant.claim_id, grant.epoch, grant.token)
 
     @property
     def lease_expires_at(self) -> datetime:
-        """As last renewed, by the server's clock. Not to be compared with this host's."""
-        return self._holding.lease_expires_at
+        """Expiry as last renewed, by the server's clock. Do not compare it with the clock of this host."""
+        return self._lease.lease_expires_at
 
     @property
     def lost(self) -> bool:
-        """Whether the server has said that the claim is gone."""
-        return self._holding.cause is not None
+        """Whether the server has reported that the claim has ended."""
+        return self._lease.cause is not None
 
     @property
     def cause(self) -> str | None:
-        """Why it is gone."""
-        return self._holding.cause
+        """Why the claim has ended."""
+        return self._lease.cause
 
     @property
     def leaving(self) -> str | None:
-        """Why this worker is about to go (its node is drained, say); it stays ours until we release it."""
-        return self._holding.leaving
+        """Why this worker must leave (such as a drained node). It stays claimed until it is released."""
+        return self._lease.leaving
 
     def taint(self) -> None:
-        """Give the worker back as not fit to be used again, however it is released."""
-        self._holding.condition = Condition.TAINTED
+        """Mark the worker as not reusable: every release of it is then tainted."""
+        self._lease.condition = Condition.TAINTED
 
     def _giving_back(self, condition: str) -> Condition:
-        """It is not ours from here on, whether or not the server hears of it. Tainted stays tainted."""
-        chosen = max(Condition(condition), self._holding.condition, key=list(Condition).index)
-        self._holding.released = True
+        """Mark the claim as released, whether or not the server receives it. Tainted stays tainted."""
+        chosen = max(Condition(condition), self._lease.condition, key=list(Condition).index)
+        self._lease.released = True
         return chosen
 
     def __repr__(self) -> str:
-        state = f"lost: {self.cause}" if self.lost else "released" if self._holding.released else "held"
+        state = f"lost: {self.cause}" if self.lost else "released" if self._lease.released else "held"
         return f"<{type(self).__name__} {self.worker_id} claim={self.claim_id} epoch={self.epoch} {state}>"
 
 
-class Holdings:
-    """All claims held, renewed together: one round at a third of the shortest lease, earlier by some jitter."""
+class HeldLeases:
+    """All held claims. They are renewed together, at a third of the shortest lease, minus some jitter."""
 
     def __init__(self, sooner: Signal) -> None:
-        """`sooner` is set when the next round has been brought forward."""
-        self._held: dict[str, Holding] = {}
+        """Create an empty set. `sooner` is set when the next renewal has been moved forward."""
+        self._held: dict[str, HeldLease] = {}
         self._round_at: float | None = None
         self._sooner = sooner
         self._lock = threading.Lock()
 
-    def hold(self, holding: Holding, now: float) -> Holding:
-        """Renew it from now on. A request asked twice is one claim and has one holding: the one that is returned."""
+    def hold(self, lease: HeldLease, now: float) -> HeldLease:
+        """Renew this claim from now on. Return its lease: if the request was made twice, the existing one."""
         with self._lock:
-            due = now + _jittered(holding.lease_s / 3)
-            # With nothing held no round was being waited for, whenever the last one had been due.
+            due = now + _jittered(lease.lease_s / 3)
+            # With no claim held, no renewal was scheduled, whatever `_round_at` contains.
             brought_forward = not self._held or self._round_at is None or due < self._round_at
-            kept = self._held.setdefault(holding.grant.claim_id, holding)
+            kept = self._held.setdefault(lease.grant.claim_id, lease)
             if brought_forward:
                 self._round_at = due
         if brought_forward:
@@ -135,40 +135,40 @@ class Holdings:
         return kept
 
     def drop(self, claim_id: str) -> None:
-        """Renew it no more, and believe nothing that is still said about it."""
+        """Stop renewing this claim, and ignore later answers about it."""
         with self._lock:
             self._held.pop(claim_id, None)
 
     def holds(self, claim_id: str) -> bool:
         return claim_id in self._held
 
-    def all(self) -> list[Holding]:
+    def all(self) -> list[HeldLease]:
         with self._lock:
             return list(self._held.values())
 
     def due_in(self, now: float) -> float | None:
-        """Seconds until the next round; None while nothing is held."""
+        """Return the seconds until the next renewal, or None if no claim is held."""
         with self._lock:
             return None if self._round_at is None or not self._held else max(0.0, self._round_at - now)
 
     def renewals(self) -> list[PendingCall]:
-        """The round: one call for all that is held."""
+        """Return the calls that renew all held claims."""
         with self._lock:
             ids, patience_s = list(self._held), min(PATIENCE_S, self._third())
         return [renew(ids[i : i + BATCH], patience_s=patience_s) for i in range(0, len(ids), BATCH)]
 
     def rest(self, now: float) -> None:
-        """The round was answered; the next comes in its time."""
+        """Schedule the next renewal after one that was answered."""
         with self._lock:
             self._round_at = now + _jittered(self._third()) if self._held else None
 
     def retry(self, now: float) -> None:
-        """The round was not answered; try again sooner."""
+        """Schedule the next renewal after one that was not answered: sooner than usual."""
         with self._lock:
             self._round_at = now + _jittered(min(self._third(), RETRY_S)) if self._held else None
 
-    def learn(self, renewal: Renewal) -> list[Holding]:
-        """Take over what was said about claims still held; those lost are returned and held no more."""
+    def learn(self, renewal: Renewal) -> list[HeldLease]:
+        """Apply the answer to a renewal. Return the lost claims, which are no longer held."""
         with self._lock:
             for claim_id, at in renewal.renewed.items():
                 if claim_id in self._held:
@@ -177,9 +177,9 @@ class Holdings:
                 if claim_id in self._held:
                     self._held[claim_id].leaving = why
             gone = [(self._held.pop(c), cause) for c, cause in renewal.gone.items() if c in self._held]
-        for holding, cause in gone:
-            holding.lose(cause)
-        return [holding for holding, _ in gone]
+        for lease, cause in gone:
+            lease.lose(cause)
+        return [lease for lease, _ in gone]
 
     def _third(self) -> float:
         return min((h.lease_s for h in self._held.values()), default=3 * RETRY_S) / 3

@@ -25,7 +25,7 @@ def operator(why: str = "") -> Operator:
     return Operator(name=name, way="cli", why=why)
 
 
-def lasting(settings: Settings) -> Deps:
+def process_deps(settings: Settings) -> Deps:
     """Return the pool's dependencies for the rest of this process. Among the commands, only this module
     imports Celery."""
     from tasks.app import app as celery
@@ -35,13 +35,13 @@ def lasting(settings: Settings) -> Deps:
 
 
 @contextmanager
-def working(settings: Settings) -> Iterator[Deps]:
+def pool_deps(settings: Settings) -> Iterator[Deps]:
     """Provide the pool's dependencies for one command; messages are sent by the end of the block."""
     from pool.config import logs
     from tasks.app import app as celery
 
     logs.set_up(logging.WARNING)
-    deps = lasting(settings)
+    deps = process_deps(settings)
     try:
         yield deps
     finally:

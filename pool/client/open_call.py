@@ -1,6 +1,6 @@
-"""One question to the server: when to send it, when to send it again, when to give up. Pure.
+"""The state of one call: when to send it, when to send it again, and when to give up. Pure.
 
-Driven by `step`: the driver does what it is told, reports `sent` or `unsent`, and asks for the next step.
+The session calls `step`, does what it returns, reports `sent` or `unsent`, and calls `step` again.
 """
 
 from __future__ import annotations
@@ -15,23 +15,25 @@ from pool.client.messages import Message, ReplyMessage
 from pool.core.backoff import Backoff
 from pool.core.errors import PoolError
 
-# An answer is overdue after the first of these, then after the next; the contract makes re-sending harmless.
+# Time after which an unanswered message is sent again. The contract makes sending twice harmless.
 _RESEND = Backoff(first_s=2.0, factor=2.0, limit_s=10.0)
-# Pauses between attempts to reach Redis; tries only bounds the series, time bounds the trying.
+# Pauses between attempts to reach Redis. The number of tries only bounds the series; the deadline
+# of the call ends the attempts.
 _RECONNECT = Backoff(first_s=0.05, factor=2.0, limit_s=1.0, tries=1_000_000)
 
 
 class Signal(Protocol):
-    """What wakes one waiter: an event of threading or of asyncio."""
+    """An event of threading or of asyncio that wakes one waiter."""
 
     def set(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How often things are tried."""
+    """The retry intervals of a client."""
 
-    # The first sending fails after so long: a caller whose broker is down is to know at once.
+    # Time after which a first send that keeps failing raises: if the broker is down, the caller
+    # must learn it soon.
     publish_s: float = 2.0
     resend: Backoff = _RESEND
     reconnect: Backoff = _RECONNECT
@@ -39,19 +41,19 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Put the message on the queue."""
+    """Publish the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Wait for the signal, so long."""
+    """Wait for the signal, for at most this many seconds."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Raise this."""
+    """Raise this error."""
 
     error: PoolError
 
@@ -59,8 +61,8 @@ class GiveUp:
 Step = Send | Wait | GiveUp
 
 
-class Ask:
-    """A question that somebody waits for."""
+class OpenCall:
+    """A call that has a waiting caller and no answer yet."""
 
     def __init__(
         self, call: PendingCall, message: Message, signal: Signal, *, pace: Pace, now: float
@@ -81,7 +83,7 @@ class Ask:
         self._pauses: Iterator[float] = iter(())
 
     def step(self, now: float) -> Step:
-        """What to do now."""
+        """Return what to do now."""
         if self.closed:
             return GiveUp(PoolClosed())
         if not self.sendings:
@@ -94,11 +96,11 @@ class Ask:
 
     @property
     def may_have_arrived(self) -> bool:
-        """Whether some sending did not plainly fail; one that was interrupted may have arrived as well."""
+        """Whether a send may have reached Redis: it did not fail, or it was interrupted."""
         return self._begun > self._failed
 
     def sending(self, delivery_tag: str, more: Mapping[str, str]) -> str:
-        """What goes on the list now."""
+        """Return the encoded message, and count the attempt to send it."""
         self._begun += 1
         return self.message.encoded(delivery_tag, more)
 
@@ -112,7 +114,7 @@ class Ask:
         self.held_up(now, error)
 
     def held_up(self, now: float, error: BrokerDown) -> None:
-        """It could not even be tried."""
+        """Record that the message could not be sent, and schedule the next attempt."""
         if self._trouble is None:
             self._pauses = self._pace.reconnect.pauses()
         self._trouble = error
@@ -122,7 +124,8 @@ class Ask:
         return Send() if now >= self._send_at else Wait(max(0.0, min(self._send_at, until) - now))
 
     def _overdue(self) -> AnswerOverdue:
-        trouble = f"; at last: {self._trouble}" if self._trouble else ""
+        trouble = f"; last error: {self._trouble}" if self._trouble else ""
         return AnswerOverdue(
-            f"no answer to {self.call.task} within {self.call.patience_s:g} s (sent {self.sendings} times){trouble}"
+            f"no answer to {self.call.task} within {self.call.patience_s:g} s"
+            f" (sent {self.sendings} times){trouble}"
         )

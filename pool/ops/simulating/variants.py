@@ -26,7 +26,8 @@ def changed(settings: Settings, text: str) -> Settings:
         name, equals, value = (word.strip() for word in part.partition("="))
         if not equals or not value.isdigit():
             raise TryInvalid(
-                f"invalid change {part.strip()!r}: write NAME=NUMBER with a whole number, 0 or more, such as warm_target=5"
+                f"invalid change {part.strip()!r}: write NAME=NUMBER with a whole number, 0 or "
+                "more, such as warm_target=5"
             )
         settings = _set(settings, name, int(value))
     return settings
@@ -50,7 +51,8 @@ def _set(settings: Settings, name: str, value: int) -> Settings:
         changes: dict[str, Any] = {setting: value}
         return replace(settings, pool=replace(settings.pool, **changes))
     raise TryInvalid(
-        f"a simulation cannot change {name!r}; use, for example, warm_target, hot_idle_ttl_s, max_workers or surplus_ttl_s"
+        f"a simulation cannot change {name!r}; use, for example, warm_target, hot_idle_ttl_s, "
+        "max_workers or surplus_ttl_s"
     )
 
 

@@ -1,4 +1,4 @@
-"""A worker's own word, asked over HTTP."""
+"""Read a worker's self-report over HTTP."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pool.drivers import boundedhttp
 from pool.drivers.boundedhttp import HttpCall
 from pool.drivers.port import Word
 
-# Several may be asked one after the other in a run of a pass, and all of them may be silent.
+# A run of a pass may query several workers in sequence, and all of them may be silent.
 LONGEST_S = 2.0
 
 
-def ask(endpoint: str, *, timeout_s: float, clock: Clock) -> Word:
-    """What `GET /sessions` says. No answer, or one that makes no sense, is silence."""
+def read_self_report(endpoint: str, *, timeout_s: float, clock: Clock) -> Word:
+    """Return what `GET /sessions` reports. No answer or an invalid answer is SILENT."""
     call = HttpCall(method="GET", url=f"{endpoint}/sessions")
     try:
         reply = boundedhttp.fetch(call, timeout_s=min(timeout_s, LONGEST_S), clock=clock)

@@ -1,5 +1,4 @@
-"""What others have set up around our pods and what decides over them: priorities, budgets for disruption, kinds of nodes. Pure: shapes of what the API
-server sends, and what they mean."""
+"""Objects of others that affect our pods: PriorityClasses, PodDisruptionBudgets, NodePools. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +13,13 @@ from pool.drivers.kubernetes.wire import ListOf, Meta
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(h|ms|m|s)")
 _SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
-# More than any pool has: a budget that asks for so many to stay lets nobody go.
+# More than any pool has. A budget with this minAvailable allows no eviction.
 _ALL = 1_000_000
 _NODEPOOL = "karpenter.sh/nodepool"
 
 
-class SurroundingsVerdict(msgspec.Struct, frozen=True, rename="camel"):
-    """What the API server says of one right."""
+class AccessVerdict(msgspec.Struct, frozen=True, rename="camel"):
+    """The decision of the API server about one right."""
 
     allowed: bool = False
     reason: str = ""
@@ -28,11 +27,11 @@ class SurroundingsVerdict(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Review(msgspec.Struct, frozen=True):
-    status: SurroundingsVerdict = SurroundingsVerdict()
+    status: AccessVerdict = AccessVerdict()
 
 
 class PriorityClass(msgspec.Struct, frozen=True, rename="camel"):
-    """Who goes before whom when there is no room."""
+    """A PriorityClass: which pods preempt others."""
 
     metadata: Meta
     value: int = 0
@@ -64,7 +63,7 @@ class Expression(msgspec.Struct, frozen=True):
 
 
 class Selector(msgspec.Struct, frozen=True, rename="camel"):
-    """Which pods are meant; an empty one means all."""
+    """A label selector. An empty one selects all pods."""
 
     match_labels: dict[str, str] = {}
     match_expressions: list[Expression] = []
@@ -92,7 +91,9 @@ class Budget(msgspec.Struct, frozen=True):
 
     @property
     def spares_all(self) -> bool:
-        """Whether no pod that it selects may be evicted. Shares of a whole have no meaning for pods without a controller."""
+        """Whether no pod that it selects may be evicted. Percentages do not apply to pods without a
+        controller.
+        """
         least = self.spec.min_available
         return isinstance(least, int) and least >= _ALL
 
@@ -112,18 +113,20 @@ class NodePoolSpec(msgspec.Struct, frozen=True):
 
 
 class NodePool(msgspec.Struct, frozen=True):
-    """A kind of nodes that Karpenter makes."""
+    """A Karpenter NodePool."""
 
     metadata: Meta
     spec: NodePoolSpec = NodePoolSpec()
 
     @property
     def ceiling_s(self) -> float | None:
-        """How long a node that is to go waits for its pods at most; None: for ever."""
+        """The longest time that a leaving node waits for its pods, in seconds; None means forever."""
         return seconds(self.spec.template.spec.termination_grace_period)
 
     def may_host(self, profile: Profile) -> bool:
-        """Whether a pod of this profile may come to stand on such a node. What the labels do not say is taken to be possible."""
+        """Return whether a pod of this profile may run on such a node. Labels that are not set may
+        have any value.
+        """
         has = {**self.spec.template.metadata.labels, _NODEPOOL: self.metadata.name}
         if any(has.get(key, value) != value for key, value in profile.node_selector.items()):
             return False
@@ -133,7 +136,7 @@ class NodePool(msgspec.Struct, frozen=True):
 
 
 def seconds(duration: str) -> float | None:
-    """A duration as Go writes it, such as 1h30m; None for none."""
+    """Parse a Go duration such as 1h30m; return None if it is empty."""
     parts = _DURATION.findall(duration)
     return sum(float(n) * _SECONDS[unit] for n, unit in parts) if parts else None
 

@@ -53,12 +53,14 @@ def _passes(seen: dict[str, Any]) -> Iterator[dict[str, str]]:
             yield _worry(
                 f"pass_failing:{name}",
                 WARN,
-                f"pass {name} failed {p['failures']} times in a row: {p['detail']}",
+                f"pass {name} has {p['failures']} consecutive failures: {p['detail']}",
             )
 
 
 def _sends_canaries(reap: dict[str, Any] | None) -> bool:
-    """Return whether `reap` sends canaries. If it does not run, missing canaries say nothing about acquires."""
+    """Return whether `reap` sends canaries. If it does not run, missing canaries say nothing about
+    acquires.
+    """
     return reap is not None and not reap["paused"] and not reap["dark"]
 
 
@@ -79,7 +81,8 @@ def _outside(seen: dict[str, Any]) -> Iterator[dict[str, str]]:
         yield _worry(
             "broker_emptied",
             WARN,
-            f"Redis lost all its data at {at[11:19]} UTC: queued work is sent again from the database, and no claim is lost",
+            f"Redis lost all its data at {at[11:19]} UTC: queued work is sent again from the "
+            "database, and no claim is lost",
         )
 
 
@@ -102,7 +105,8 @@ def _waiting(seen: dict[str, Any]) -> Iterator[dict[str, str]]:
             yield _worry(
                 f"waiting:{line['org']}:{line['profile']}",
                 WARN,
-                f"requests of {line['org']} waiting: {line['waiting']}, the oldest for {line['oldest_s']:.0f} s: "
+                f"requests of {line['org']} waiting: {line['waiting']}, the oldest for "
+                f"{line['oldest_s']:.0f} s: "
                 f"{line['why']}",
             )
 
@@ -110,7 +114,10 @@ def _waiting(seen: dict[str, Any]) -> Iterator[dict[str, str]]:
 def _leaks(seen: dict[str, Any]) -> Iterator[dict[str, str]]:
     for name, p in seen["profiles"].items():
         if p["surplus_overdue"]:
-            text = f"profile {name} has {_workers(p['surplus_overdue'])} idle above its warm target past surplus_ttl_s"
+            text = (
+                f"profile {name} has {_workers(p['surplus_overdue'])} idle above its warm "
+                "target past surplus_ttl_s"
+            )
             yield _worry(f"idle_overdue:{name}", WARN, text)
     if seen["parked_overdue"]:
         yield _worry("parked_overdue", WARN, f"{_workers(seen['parked_overdue'])} parked past the TTL")
@@ -130,7 +137,9 @@ def _leaks(seen: dict[str, Any]) -> Iterator[dict[str, str]]:
 
 
 def _refused(suspects: list[dict[str, Any]]) -> Iterator[dict[str, str]]:
-    """Yield one line for each step of each pass that skips items: items of one step usually have one cause."""
+    """Yield one line for each step of each pass that skips items: items of one step usually have
+    one cause.
+    """
     kinds: dict[str, list[dict[str, Any]]] = {}
     for s in suspects:
         kinds.setdefault(s["subject"].rpartition("/")[0], []).append(s)
