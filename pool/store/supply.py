@@ -71,7 +71,7 @@ SELECT
     AND w.state_since > at.now - make_interval(secs => :node_wait_s)) AS waiting_for_a_node
 """)
 
-# A consumed miss is a slot on its way for its org until it is stale, unless its request was granted.
+# A consumed miss counts as a slot that is being started for its org until it is stale or granted.
 _FRESH_MISSES = text(f"""
 WITH at AS MATERIALIZED (SELECT {PG_NOW} AS now),
   fresh AS (

@@ -97,7 +97,7 @@ return #old
 _REPLY_LIST = re.compile(rb'"reply_to"\s*:\s*"' + re.escape(REPLY_PREFIX).encode())
 # Answers on a reply list that are not read; older ones give way.
 MOST_UNREAD = 10_000
-# Stores an answer and tells who waits for it, unless there is one already.
+# Stores an answer and notifies the caller that waits for it, unless there is an answer already.
 _SPARE = "if redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2], 'NX') then redis.call('PUBLISH', KEYS[1], ARGV[1]) end"
 
 
