@@ -201,7 +201,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("alert", NAMES)
-def test_it_fires_and_stays_silent_where_it_should(alert: str, tmp_path: Path) -> None:
+def test_alert_fires_in_its_bad_cases_and_in_no_other(alert: str, tmp_path: Path) -> None:
     cases = [case for case in CASES if case.alert == alert]
     assert {bool(case.fires) for case in cases} == {True, False}, "a case that fires and one that does not"
     every = f"{LONG_INTERVAL_S if alert in {FAST, SLOW} else INTERVAL_S}s"
@@ -229,7 +229,7 @@ def test_it_fires_and_stays_silent_where_it_should(alert: str, tmp_path: Path) -
     assert judged.returncode == 0, judged.stdout + judged.stderr
 
 
-def test_promtool_finds_nothing_wrong() -> None:
+def test_promtool_accepts_the_alert_rules() -> None:
     judged = promtool("check", "rules", str(RULES))
     assert judged.returncode == 0, judged.stdout + judged.stderr
 

@@ -104,7 +104,7 @@ def test_each_user_is_refused_everything_else(client: redis.Redis, request: pyte
     assert went_through == []
 
 
-def test_nobody_comes_in_without_a_password(server: RedisServer) -> None:
+def test_login_without_a_password_is_refused(server: RedisServer) -> None:
     for url in (server.url, server.url_of("producer", RandomIds().token()), server.url_of("default", "")):
         with (
             redis.Redis.from_url(url, retry=None) as client,
@@ -113,7 +113,7 @@ def test_nobody_comes_in_without_a_password(server: RedisServer) -> None:
             client.ping()
 
 
-def test_passwords_stand_in_the_file_as_hashes_only(secret: dict[str, str]) -> None:
+def test_acl_file_has_passwords_only_as_hashes(secret: dict[str, str]) -> None:
     for user in USERS:
         assert secret[f"redis-{user}-password"] not in secret["users.acl"]
         assert f"user {user} on #" in secret["users.acl"]
@@ -134,7 +134,7 @@ def test_the_default_user_is_off_and_still_replays_transactions(secret: dict[str
             assert client.zcard("unacked_index") == 1
 
 
-def test_an_orgs_own_line_is_what_the_command_prints_and_lets_it_in() -> None:
+def test_acl_line_that_the_command_prints_for_an_org_lets_it_log_in() -> None:
     """The example with a queue for each org; its password is in no Secret of the chart's."""
     text = secret_values(named(rendered("strict"), "Secret", "wp-warmpool"))["users.acl"]
     assert acl.line("acme", acl.org_rules("acme"), "password") in text.splitlines()
@@ -149,7 +149,7 @@ def test_an_orgs_own_line_is_what_the_command_prints_and_lets_it_in() -> None:
 
 
 @pytest.mark.parametrize("user", sorted(acl.RESERVED_USERS))
-def test_a_line_for_a_user_of_the_pools_own_is_refused(user: str, tmp_path: Path) -> None:
+def test_acl_line_for_a_user_name_of_the_pool_is_refused(user: str, tmp_path: Path) -> None:
     """It would give the control plane's user a producer's rights, or turn the default user on."""
     for words in ((user,), ("acme", "--user", user)):
         command = [sys.executable, "-m", "pool.ops.cli", "org", "acl", *words]
@@ -160,7 +160,7 @@ def test_a_line_for_a_user_of_the_pools_own_is_refused(user: str, tmp_path: Path
         assert f"user {user} is one of the pool's own" in refused.stderr
 
 
-def test_a_line_for_a_user_whose_name_adds_rules_is_refused() -> None:
+def test_acl_line_for_a_user_name_that_adds_rules_is_refused() -> None:
     for user in ("svc on nopass +@all ~*", "svc\nuser default on nopass +@all ~*", "", "svc#"):
         with pytest.raises(InvalidInput, match="user"):
             acl.checked_user(user)

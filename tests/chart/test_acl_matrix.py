@@ -106,7 +106,7 @@ def granted(admin: redis.Redis, user: str, commands: list[Command]) -> dict[str,
     return found
 
 
-def test_every_question_is_one_that_the_server_understands(
+def test_every_command_of_the_matrix_exists_on_the_server(
     admin: redis.Redis, commands: list[Command]
 ) -> None:
     """Otherwise a refusal would mean nothing: with all rights each is allowed, and without keys none that has one is."""
@@ -124,7 +124,7 @@ def test_every_question_is_one_that_the_server_understands(
 
 
 @pytest.mark.parametrize("user", ["producer", "flower", "acme"])
-def test_each_user_is_refused_every_write_that_is_not_named(
+def test_each_user_is_refused_every_write_that_is_not_listed(
     admin: redis.Redis, commands: list[Command], dialect: acl.Dialect, user: str
 ) -> None:
     flat = dialect is acl.Dialect.FLAT
@@ -146,7 +146,7 @@ def test_the_control_plane_writes_the_pools_keys_and_no_others(
     assert granted(admin, "control", commands) == {NO_KEY: LOAD, **dict.fromkeys(pools, own)}
 
 
-def test_the_file_for_6_2_says_nothing_that_6_2_does_not_know() -> None:
+def test_acl_file_for_redis_6_2_uses_only_rules_of_6_2() -> None:
     text = (CHART / "files" / "users-6.2.acl").read_text()
     assert not any(word in text for word in ("%R~", "%W~", "%RW~", "(", "setinfo"))
     assert acl.producer_rules(acl.Dialect.FLAT) in text

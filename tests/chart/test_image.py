@@ -95,7 +95,7 @@ def test_the_images_packages_are_the_locked_ones_by_hash() -> None:
     assert all("--hash=sha256:" in block for block in blocks if block)
 
 
-def test_the_image_copies_what_is_there_and_runs_as_nobody() -> None:
+def test_the_image_copies_existing_files_and_runs_as_an_unprivileged_user() -> None:
     lines = (ROOT / "Dockerfile").read_text().splitlines()
     for line in lines:
         if line.startswith("COPY") and "--from" not in line:
@@ -107,7 +107,7 @@ def test_the_image_copies_what_is_there_and_runs_as_nobody() -> None:
     assert {p["spec"]["template"]["spec"]["securityContext"]["runAsUser"] for p in pods} == {65532}
 
 
-def test_the_ignored_context_still_has_what_the_image_copies() -> None:
+def test_dockerignore_excludes_no_file_that_the_image_copies() -> None:
     kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     copied = {
         source
@@ -118,7 +118,7 @@ def test_the_ignored_context_still_has_what_the_image_copies() -> None:
     assert copied == kept
 
 
-def test_the_sbom_lists_the_images_packages_and_is_the_same_each_time() -> None:
+def test_the_sbom_lists_the_images_packages_and_is_reproducible() -> None:
     command = [sys.executable, "-S", "deploy/sbom.py"]
     first, second = (
         subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout for _ in range(2)
@@ -178,7 +178,7 @@ def test_compose_has_two_beats_and_grants_nothing() -> None:
     assert all(p.startswith("127.0.0.1:") for p in published)
 
 
-def test_every_image_of_compose_can_be_given_by_digest() -> None:
+def test_every_image_of_compose_can_be_set_by_digest() -> None:
     for name, service in COMPOSE["services"].items():
         assert re.fullmatch(r"\$\{WARMPOOL_([A-Z]+_)?IMAGE:-[a-z/]+:[a-z0-9.-]+\}", service["image"]), name
 
@@ -205,7 +205,7 @@ def test_the_board_of_compose_gets_its_password_and_the_database_and_no_key() ->
     assert "volumes" not in OURS["board"], "the key may be in the data directory"
 
 
-def test_what_compose_mounts_is_there() -> None:
+def test_every_file_that_compose_mounts_exists() -> None:
     for name, service in COMPOSE["services"].items():
         for volume in service.get("volumes", []):
             source = volume.split(":")[0]

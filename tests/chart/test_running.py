@@ -133,12 +133,14 @@ def running(deployment: ChartDeployment) -> ChartDeployment:
     return deployment
 
 
-def test_what_waits_for_the_migration_sees_that_it_is_done(running: ChartDeployment) -> None:
+def test_init_containers_wait_until_the_migration_is_done(running: ChartDeployment) -> None:
     spec = named(running.objects, "Deployment", "wp-warmpool-acquire")["spec"]["template"]["spec"]
     assert running.run(spec["initContainers"][0]).returncode == 0
 
 
-def test_every_component_runs_as_written_and_passes_its_probes(running: ChartDeployment) -> None:
+def test_every_component_runs_with_its_rendered_command_and_passes_its_probes(
+    running: ChartDeployment,
+) -> None:
     assert {"acquire", "fleet", "bind", "passes", "beat", "beat-2", "flower"} <= set(running.parts)
     for part in running.parts.values():
         assert part.startup.look(), part.startup.complaints
@@ -175,7 +177,7 @@ def test_a_producer_is_served_by_the_client_and_by_a_celery_app(running: ChartDe
         app.close()
 
 
-def test_flower_sees_the_workers_and_lets_nobody_in_without_a_login(running: ChartDeployment) -> None:
+def test_flower_shows_the_workers_and_requires_a_login(running: ChartDeployment) -> None:
     flower = running.parts["flower"]
 
     def get(path: str, login: str = "") -> tuple[int, str]:
@@ -193,7 +195,7 @@ def test_flower_sees_the_workers_and_lets_nobody_in_without_a_login(running: Cha
     eventually(lambda: "acquire@" in get("/workers", login)[1], within_s=60, every_s=0.5)
 
 
-def test_a_redis_outage_under_load_restarts_nothing_but_what_is_stuck(running: ChartDeployment) -> None:
+def test_a_redis_outage_under_load_restarts_only_stuck_components(running: ChartDeployment) -> None:
     stuck, others = running.parts["beat-2"], [p for n, p in running.parts.items() if n != "beat-2"]
     pids = {part.name: part.process.pid for part in others if part.process}
     kubelet = Kubelet([*others, stuck])
@@ -216,12 +218,12 @@ def test_a_redis_outage_under_load_restarts_nothing_but_what_is_stuck(running: C
     assert kubelet.looks > OUTAGE_S / float(stuck.liveness.spec["periodSeconds"]) / 3
 
 
-def test_told_to_end_every_component_ends_in_order(running: ChartDeployment) -> None:
+def test_on_sigterm_every_component_ends_in_order(running: ChartDeployment) -> None:
     for part in running.parts.values():
         part.send(signal.SIGTERM)
     assert {part.name: part.ends() for part in running.parts.values()} == dict.fromkeys(running.parts, 0)
 
 
-def test_the_chart_can_be_packed(tmp_path: Path) -> None:
+def test_the_chart_can_be_packaged(tmp_path: Path) -> None:
     done = helm("package", str(Path(__file__).parents[2] / "charts" / "warmpool"), "-d", str(tmp_path))
     assert done.returncode == 0, done.stderr

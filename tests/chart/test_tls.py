@@ -75,7 +75,7 @@ def test_redis_is_reached_over_tls(made: Path, tls_port: int) -> None:
         "rediss://localhost:{port}/0?ssl_ca_certs={ca}",
     ],
 )
-def test_redis_with_a_certificate_of_nobody_or_of_another_name_is_refused(
+def test_redis_with_an_untrusted_certificate_or_another_name_is_refused(
     made: Path, tls_port: int, url: str
 ) -> None:
     filled = url.format(port=tls_port, other=made / "other.crt", ca=made / "ca.crt")
@@ -85,7 +85,7 @@ def test_redis_with_a_certificate_of_nobody_or_of_another_name_is_refused(
         pool.acquire("acme")
 
 
-def test_nothing_goes_to_a_server_that_speaks_no_tls() -> None:
+def test_nothing_is_sent_to_a_server_without_tls() -> None:
     """Kombu by itself would speak plainly to rediss:// unless the URL has an option of TLS."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -109,7 +109,7 @@ def test_nothing_goes_to_a_server_that_speaks_no_tls() -> None:
     assert heard[0][:1] == b"\x16", "the first byte of a TLS handshake"
 
 
-def test_postgres_is_reached_over_tls_and_only_with_its_own_certificate(made: Path) -> None:
+def test_postgres_is_reached_over_tls_only_with_a_trusted_certificate(made: Path) -> None:
     server = PostgresServer(tls=made)
     try:
         server.start()

@@ -33,13 +33,13 @@ def tables(
         yield from tables(found["additionalProperties"], (*path, "*"))
 
 
-def test_the_schema_is_what_the_settings_and_the_chart_say() -> None:
+def test_the_values_schema_matches_the_settings_and_the_chart() -> None:
     assert (CHART / "values.schema.json").read_text() == schema.as_json(), (
         "run: python -m charts.schema > charts/warmpool/values.schema.json"
     )
 
 
-def test_every_key_is_explained_and_no_table_takes_another() -> None:
+def test_every_key_is_documented_and_unknown_keys_are_refused() -> None:
     for path, table in tables(SCHEMA):
         if "properties" in table:
             assert table["additionalProperties"] is False, path
@@ -123,7 +123,7 @@ CONTRADICTIONS = {
 }
 
 
-def test_values_that_contradict_each_other_are_told_all_at_once_by_name() -> None:
+def test_all_contradictions_between_values_are_reported_at_once_by_name() -> None:
     done = template("trial", *CONTRADICTIONS)
     assert done.returncode != 0
     for sentence in CONTRADICTIONS.values():
@@ -166,7 +166,7 @@ ALONE = [
 ]
 
 
-def test_every_sentence_is_tried() -> None:
+def test_every_error_text_has_a_test_case() -> None:
     text = (CHART / "templates" / "check-values.yaml").read_text()
     sentences = re.findall(r'append \$wrong (?:\(printf )?"([^"]+)"', text)
     assert len(sentences) == text.count("append $wrong")

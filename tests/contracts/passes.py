@@ -90,14 +90,14 @@ class PassesContract:
         assert {pod.name: pod.version for pod in scene.driver.list().pods} == before
         assert sorted(scene.driver.companions()) == sorted(before)
 
-    def test_a_worker_that_becomes_ready_goes_to_the_one_who_waits(self, scene: Scene) -> None:
+    def test_a_worker_that_becomes_ready_is_granted_to_a_waiter(self, scene: Scene) -> None:
         scene.profile(warm_target=0)
         task = scene.waits("acme", wait_s=600)
         scene.run_pass("reconcile_warm")
         answers = scene.until(lambda: scene.broker.answers_for(task))
         assert [answer["outcome"] for answer in answers] == ["granted"]
 
-    def test_a_spawn_delivered_twice_makes_one_pod(self, scene: Scene) -> None:
+    def test_a_spawn_delivered_twice_creates_one_pod(self, scene: Scene) -> None:
         scene.profile(warm_target=1)
         scene.run_pass("reconcile_warm")
         scene.deliver("pool.spawn", times=2)
@@ -105,7 +105,7 @@ class PassesContract:
         scene.until_state(slot.id, State.IDLE)
         assert [pod.uid for pod in scene.driver.list().pods] == [scene.worker(slot.id).pod_uid]
 
-    def test_a_spawn_whose_slot_was_given_up_meanwhile_leaves_no_pod(self, scene: Scene) -> None:
+    def test_a_spawn_whose_slot_was_drained_meanwhile_leaves_no_pod(self, scene: Scene) -> None:
         scene.profile(warm_target=1)
         scene.run_pass("reconcile_warm")
         (slot,) = scene.workers(State.SPAWNING)
@@ -131,7 +131,7 @@ class PassesContract:
         scene.until_state(slot.id, State.RETIRED)
         eventually(lambda: slot.id not in scene.driver.pods, within_s=30)
 
-    def test_a_profile_that_can_not_start_backs_off_and_holds_nobody_elses_slots(
+    def test_a_profile_that_cannot_start_backs_off_and_takes_no_slots_of_other_profiles(
         self, scene: Scene, ground: PoolGround
     ) -> None:
         scene.profile(warm_target=1)
@@ -147,7 +147,7 @@ class PassesContract:
         scene.run_pass("reconcile_warm")
         assert sum(row.profile == "bad" for row in scene.rows("workers")) == 3
 
-    def test_a_changed_build_replaces_what_nobody_holds_and_one_that_can_not_start_halts(
+    def test_a_new_build_replaces_unclaimed_workers_and_a_failing_build_halts(
         self, scene: Scene, ground: PoolGround
     ) -> None:
         scene.configure(rollout_step_percent=50, rollout_ready_s=0)
@@ -188,7 +188,7 @@ class PassesContract:
         assert {w.id for w in scene.workers(State.IDLE)} == new
         assert ask(scene, scene.granted("beta")) == 200
 
-    def test_headroom_is_made_and_off_deletes_it(self, scene: Scene) -> None:
+    def test_headroom_is_created_and_disabling_it_deletes_it(self, scene: Scene) -> None:
         scene.configure(headroom=2)
         (worker,) = scene.warm(1)
         scene.run_pass("reconcile_headroom")
@@ -203,7 +203,7 @@ class PassesContract:
 
     # Claims
 
-    def test_a_worker_is_held_used_parked_and_comes_back_to_its_org_alone(self, scene: Scene) -> None:
+    def test_a_worker_is_claimed_used_parked_and_granted_again_only_to_its_org(self, scene: Scene) -> None:
         scene.warm(2)
         first = scene.granted("acme")
         assert ask(scene, first) == 200
@@ -225,7 +225,7 @@ class PassesContract:
         status, echo = call(scene.pod(worker), "GET", "/echo", headers)
         assert (status, echo["org"]) == (200, "acme")
 
-    def test_a_parked_worker_goes_with_its_pod_and_companions_after_its_time(self, scene: Scene) -> None:
+    def test_a_parked_worker_is_deleted_with_its_pod_and_companions_after_its_ttl(self, scene: Scene) -> None:
         (worker,) = scene.warm(1)
         scene.release(scene.granted(ttl_s=60).claim_id)
         scene.pass_time(59)
@@ -261,7 +261,7 @@ class PassesContract:
         scene.warm(1)
         scene.granted("acme")
 
-    def test_a_pod_taken_away_is_lost_and_made_up_for(self, scene: Scene) -> None:
+    def test_a_deleted_pod_makes_its_worker_lost_and_is_replaced(self, scene: Scene) -> None:
         scene.profile(warm_target=1)
         (worker,) = scene.warm(1)
         granted = scene.granted("acme")
@@ -271,7 +271,7 @@ class PassesContract:
         scene.run_pass("reconcile_warm")
         scene.until(lambda: len(scene.workers(State.IDLE)) == 1)
 
-    def test_a_pod_that_nobody_saw_go_is_lost_after_two_sweeps_and_never_counts_as_warm(
+    def test_a_pod_that_vanished_unobserved_is_lost_after_two_sweeps_and_never_counts_as_warm(
         self, scene: Scene
     ) -> None:
         scene.profile(warm_target=2)
@@ -287,7 +287,7 @@ class PassesContract:
         assert scene.state_of(gone) is State.LOST
         assert scene.state_of(kept) is State.IDLE
 
-    def test_a_terminating_idle_pod_leaves_at_once_and_a_busy_one_stays_with_its_holder(
+    def test_a_terminating_idle_pod_drains_at_once_and_a_busy_one_stays_with_its_holder(
         self, scene: Scene, ground: PoolGround
     ) -> None:
         scene.warm(2)
@@ -325,7 +325,9 @@ class PassesContract:
 
     # Guard
 
-    def test_busy_is_stamped_released_is_cleared_and_then_nothing_is_written(self, scene: Scene) -> None:
+    def test_a_claim_is_stamped_a_release_clears_the_stamp_and_then_nothing_is_written(
+        self, scene: Scene
+    ) -> None:
         (worker,) = scene.warm(1)
         held = scene.granted("acme")
         scene.broker.sent.clear()
@@ -344,7 +346,7 @@ class PassesContract:
         scene.run_pass("guard_disruption")
         assert scene.pod(worker).version == parked.version
 
-    def test_a_replica_without_memory_clears_what_a_dead_one_left(self, scene: Scene) -> None:
+    def test_a_new_replica_clears_the_protection_that_a_dead_replica_left(self, scene: Scene) -> None:
         (worker,) = scene.warm(1)
         nobody = Stamp(org=None, claim_id=None, epoch=0, busy=True)
         scene.driver.stamp(scene.pod(worker), nobody)
@@ -394,7 +396,7 @@ class PassesContract:
         assert word == "unused" or any(word in detail for *_, detail in held)
         assert worker in scene.driver.pods
 
-    def test_companions_without_a_pod_go(self, scene: Scene, ground: PoolGround) -> None:
+    def test_companions_without_a_pod_are_removed(self, scene: Scene, ground: PoolGround) -> None:
         (worker,) = scene.warm(1)
         ground.leave_companions("w-gone")
         eventually(lambda: "w-gone" in scene.driver.companions(), within_s=30)
@@ -402,7 +404,7 @@ class PassesContract:
         scene.run_pass("sweep_orphans")
         eventually(lambda: scene.driver.companions() == (worker,), within_s=30)
 
-    def test_an_empty_cluster_is_believed_only_with_proof_and_then_it_is(self, scene: Scene) -> None:
+    def test_an_empty_pod_list_is_accepted_only_with_the_anchor(self, scene: Scene) -> None:
         (worker,) = scene.warm(1)
         take_away(scene, worker)
         scene.driver.drain_events()
@@ -416,7 +418,7 @@ class PassesContract:
 
     # The cluster can not be reached
 
-    def test_while_the_cluster_can_not_be_reached_nothing_is_lost_and_then_it_goes_on(
+    def test_no_worker_is_lost_while_the_cluster_is_unreachable_and_work_resumes_afterwards(
         self, scene: Scene, ground: PoolGround, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         scene.profile(warm_target=3)
@@ -444,7 +446,7 @@ class PassesContract:
         assert held.claim_id in scene.renew(held.claim_id)["renewed"]
         assert leaves
 
-    def test_a_spawn_that_can_not_reach_the_cluster_frees_its_slot(
+    def test_a_spawn_that_cannot_reach_the_cluster_frees_its_slot(
         self, scene: Scene, ground: PoolGround
     ) -> None:
         scene.profile(warm_target=1)
@@ -464,7 +466,7 @@ class PassesContract:
 
     # A database put back
 
-    def test_a_database_put_back_ends_consistent_and_deletes_no_busy_pod(
+    def test_a_restored_database_becomes_consistent_and_deletes_no_busy_pod(
         self, ground: PoolGround, store: Store
     ) -> None:
         """Pods newer than rows and rows newer than pods, at once."""

@@ -61,7 +61,7 @@ def system(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer) -
         yield made
 
 
-def test_whatever_callers_send_is_answered_with_a_sentence_and_writes_nothing(system: System) -> None:
+def test_bad_arguments_are_refused_with_a_detail_and_write_nothing(system: System) -> None:
     chance = random.Random(SEED)
     service, before = Service(system.redis.url), _written(system)
     sent = []
@@ -84,7 +84,7 @@ def test_whatever_callers_send_is_answered_with_a_sentence_and_writes_nothing(sy
     _serves(system)
 
 
-def test_whatever_lies_on_any_queue_ends_no_process(system: System) -> None:
+def test_no_message_on_any_queue_ends_a_process(system: System) -> None:
     chance = random.Random(SEED + 1)
     pids = {name: part.pid for name, part in system.parts.items()}
     queues = ("acquire", "fleet", "bind", "passes")

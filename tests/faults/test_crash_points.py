@@ -77,7 +77,7 @@ def test_a_call_of_an_unknown_kind_is_an_error(store: Store) -> None:
         life.world.deps.driver.drain_events()  # type: ignore[attr-defined]
 
 
-def test_what_is_left_behind_is_seen(store: Store) -> None:
+def test_leftovers_are_detected(store: Store) -> None:
     """The end that all cases are held to can be missed: each of these is."""
     life = a_life(store)
     warm(life)

@@ -77,7 +77,7 @@ def drill(tmp_path: Path, browser: Browser, rows: list[Row], postgres: PostgresS
         yield made
 
 
-def test_a_wedged_reaper(drill: Opening) -> None:
+def test_a_reap_whose_lock_is_never_released_is_reported(drill: Opening) -> None:
     at = drill({})
     at.system.wait_idle(3)
     at.quiet()
@@ -93,7 +93,7 @@ def test_a_wedged_reaper(drill: Opening) -> None:
     at.quiet()
 
 
-def test_an_emptied_redis_and_the_pool_goes_on(drill: Opening) -> None:
+def test_an_emptied_redis_is_reported_and_the_pool_continues(drill: Opening) -> None:
     at = drill({})
     at.system.wait_idle(3)
     at.quiet()
@@ -108,7 +108,7 @@ def test_an_emptied_redis_and_the_pool_goes_on(drill: Opening) -> None:
     assert "beat_dark" not in at.worries()
 
 
-def test_a_leak_of_fifty_idle_workers(drill: Opening) -> None:
+def test_a_leak_of_fifty_idle_workers_is_reported(drill: Opening) -> None:
     pool = {"surplus_ttl_s": 1, "fleet_threads": 8}
     at = drill({"pool": pool, "profiles": {"default": {"warm_target": LEAK}}})
     at.system.wait_idle(LEAK, within_s=600)
@@ -128,7 +128,7 @@ def test_a_leak_of_fifty_idle_workers(drill: Opening) -> None:
     assert at.system.count(State.IDLE) == 0
 
 
-def test_a_missing_verb(drill: Opening) -> None:
+def test_a_missing_permission_is_reported(drill: Opening) -> None:
     """On a real API server, under the Role that the chart gives; one verb is taken out of it while the pool runs."""
     try:
         cluster = KubeCluster(ClusterPart.CONTROLLERS, ClusterPart.SCHEDULER)

@@ -101,7 +101,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("bomb", BOMBS)
 @pytest.mark.parametrize("place", ["message", "header", "property", "argument"])
-def test_nesting_and_numbers_without_bound_end_no_process(
+def test_unbounded_nesting_and_numbers_end_no_process(
     system: System, keyless: Sender, honest: Sender, bomb: str, place: str
 ) -> None:
     for queue in QUEUES:
@@ -256,7 +256,7 @@ def test_numbers_as_ids_wedge_no_consumer(system: System, keyless: Sender, hones
     assert honest.result(later) == {"outcome": "unknown_request"}
 
 
-def test_what_is_no_message_is_counted_and_logged_a_few_times_only(system: System, keyless: Sender) -> None:
+def test_unreadable_messages_are_counted_and_logged_a_few_times_only(system: System, keyless: Sender) -> None:
     before, lines = refused_messages(system), _log_lines(system)
     for queue in QUEUES:
         keyless.redis.lpush(queue, *[f"no message {number}" for number in range(400)])
@@ -274,9 +274,7 @@ HEADERS_REFUSED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("header", HEADERS_REFUSED)
-def test_a_header_that_is_not_taken_is_named_in_the_refusal(
-    system: System, attacker: Sender, header: str
-) -> None:
+def test_an_unsupported_header_is_named_in_the_refusal(system: System, attacker: Sender, header: str) -> None:
     draft = attacker.draft("pool.acquire", request_id=f"with-{header}")
     draft.headers[header] = HEADERS_REFUSED[header]
     attacker.push(draft)
@@ -287,7 +285,7 @@ def test_a_header_that_is_not_taken_is_named_in_the_refusal(
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "7" * 21])
-def test_numbers_that_are_none_write_nothing(system: System, attacker: Sender, number: str) -> None:
+def test_nan_and_infinity_write_nothing(system: System, attacker: Sender, number: str) -> None:
     refused = refused_messages(system)
     attacker.push(attacker.draft("pool.acquire", request_id="no-number", wait_s=Splice(number)))
     eventually(lambda: refused_messages(system) > refused or not attacker.nothing_came(), within_s=SOON_S)

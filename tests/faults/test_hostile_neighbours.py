@@ -61,7 +61,7 @@ def system(pool: System) -> Iterator[System]:
     standing.assert_stands()
 
 
-def test_a_flooded_queue_keeps_no_other_org_waiting(system: System) -> None:
+def test_a_flooded_queue_delays_no_other_org(system: System) -> None:
     """The others ask again and again for as long as the flood lasts: wherever the reader of the queues is, nobody waits for it."""
     took = [0.0]
     with ExitStack() as open_clients, Sender(system) as keyless:
@@ -80,7 +80,7 @@ def test_a_flooded_queue_keeps_no_other_org_waiting(system: System) -> None:
         drained(system, (queue_of(FLOODED),))
 
 
-def test_calls_that_wait_for_their_orgs_row_keep_no_other_org_waiting(system: System) -> None:
+def test_calls_that_wait_for_their_orgs_row_delay_no_other_org(system: System) -> None:
     """A capped org's calls need its row, which somebody has locked. A new org's first acquire needs a row of its own only."""
     capped, newcomer = key_of("capped"), key_of("newcomer")
     with (

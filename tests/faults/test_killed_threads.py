@@ -66,7 +66,7 @@ def live(system: System, service: Service) -> None:
 
 
 @pytest.mark.parametrize(("role", "thread"), THREADS)
-def test_killed_thread_is_started_again_counted_and_does_its_work(
+def test_killed_thread_is_restarted_counted_and_works_again(
     system: System, service: Service, role: str, thread: str
 ) -> None:
     part = system[role]

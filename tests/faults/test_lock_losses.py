@@ -40,7 +40,7 @@ def system(tmp_path: Path, postgres: PostgresServer) -> Iterator[System]:
         yield made
 
 
-def test_no_pass_is_dark_for_longer_than_its_locks_time_and_a_period(system: System) -> None:
+def test_no_pass_is_dark_for_longer_than_its_locks_ttl_and_a_period(system: System) -> None:
     robber = Robber(system)
     with Load(system.redis.url, threads=2) as load:
         eventually(lambda: all(robber.age(name) is not None for name in ROBBED), within_s=60)

@@ -29,10 +29,10 @@ def _printed() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_two_at_once_end_as_one_after_the_other(name: str, store: Store) -> None:
+def test_two_concurrent_verbs_end_as_in_some_serial_order(name: str, store: Store) -> None:
     let_meet(PAIRS[name], store, Grain.TRANSACTION, preemptions=None, every=EVERY_ORDER)
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_two_that_stop_at_any_statement_end_as_one_after_the_other(name: str, store: Store) -> None:
+def test_two_verbs_interleaved_at_any_statement_end_as_in_some_serial_order(name: str, store: Store) -> None:
     let_meet(PAIRS[name], store, Grain.STATEMENT, preemptions=PREEMPTIONS, every=EVERY_STOP)

@@ -108,7 +108,7 @@ def redeliver(broker: redis.Redis) -> None:
         broker.zadd("unacked_index", {tag: float(at) - 1000}, xx=True)
 
 
-def test_every_call_is_answered_once_though_the_acquire_worker_is_killed(
+def test_every_call_is_answered_once_although_the_acquire_worker_is_killed(
     system: System, service: Service, broker: redis.Redis
 ) -> None:
     with Pool(system.redis.url) as pool, ThreadPoolExecutor(50) as threads:
@@ -137,7 +137,7 @@ def test_every_call_is_answered_once_though_the_acquire_worker_is_killed(
     assert system.live_claims() == []
 
 
-def test_a_claim_whose_reply_died_with_its_process_is_answered_all_the_same(
+def test_a_claim_whose_reply_was_lost_with_its_process_is_still_answered(
     system: System, service: Service, broker: redis.Redis
 ) -> None:
     with system.store.write() as tx:
@@ -166,7 +166,7 @@ def somebody_waits_for_claims(system: System) -> bool:
         return bool(tx.execute(text(asked)).scalar_one())
 
 
-def test_sigterm_finishes_or_hands_back_and_loses_nothing(
+def test_sigterm_finishes_or_returns_every_message(
     system: System, service: Service, broker: redis.Redis
 ) -> None:
     sent = [service.send("acquire", org="handed-back", lease_s=60, ttl_s=0) for _ in range(60)]
@@ -185,7 +185,7 @@ def test_sigterm_finishes_or_hands_back_and_loses_nothing(
         service.call("release", claim_id=claim_id)
 
 
-def test_whoever_is_told_to_end_takes_nothing_new_while_he_finishes(
+def test_a_stopping_worker_takes_no_new_message_while_it_finishes(
     system: System, service: Service, broker: redis.Redis
 ) -> None:
     with system.store.write() as tx:
@@ -217,7 +217,7 @@ def _lies_there(broker: redis.Redis, sent: AsyncResult[Any]) -> bool:
     return any(sent.id in message for message in broker.lrange(LANE, 0, -1))
 
 
-def test_a_broker_that_crashes_under_load_is_found_again(system: System, service: Service) -> None:
+def test_a_broker_that_crashes_under_load_is_reconnected(system: System, service: Service) -> None:
     pids = {name: part.pid for name, part in system.parts.items()}
     with Pool(system.redis.url) as pool, Load(system.redis.url, orgs=("redis",)) as load:
         held = pool.acquire("redis-held", wait_s=30, lease_s=5)
@@ -234,7 +234,7 @@ def test_a_broker_that_crashes_under_load_is_found_again(system: System, service
     assert {name: part.pid for name, part in system.parts.items() if part.alive()} == pids
 
 
-def test_a_database_that_crashes_under_load_is_found_again_and_ends_no_claim(
+def test_a_database_that_crashes_under_load_is_reconnected_and_ends_no_claim(
     system: System, service: Service, database: PostgresServer
 ) -> None:
     pids = {name: part.pid for name, part in system.parts.items()}
@@ -264,7 +264,7 @@ def clock_moved_on(system: System) -> bool:
     return True
 
 
-def test_no_lease_ends_while_nobody_can_renew(system: System, service: Service) -> None:
+def test_no_lease_ends_while_renewals_are_impossible(system: System, service: Service) -> None:
     with Pool(system.redis.url) as pool:
         held = pool.acquire("patient", wait_s=30, lease_s=5)
         with system["acquire"].frozen():
@@ -276,7 +276,7 @@ def test_no_lease_ends_while_nobody_can_renew(system: System, service: Service) 
         assert held.release() == "released"
 
 
-def test_a_holder_that_dies_and_a_reply_that_nobody_reads_end_at_their_lease(
+def test_claims_of_a_dead_holder_and_of_an_unread_reply_end_at_their_lease(
     system: System, service: Service
 ) -> None:
     holder = subprocess.Popen(
@@ -316,7 +316,9 @@ def state_of(system: System, worker_id: str) -> str:
 
 
 @pytest.mark.parametrize("role", ["acquire", "passes"])
-def test_a_wrong_configuration_is_told_in_a_line_and_ends_the_start(tmp_path: Path, role: str) -> None:
+def test_an_invalid_configuration_is_reported_in_one_line_and_ends_the_process(
+    tmp_path: Path, role: str
+) -> None:
     config = tmp_path / "warmpool.toml"
     config.write_text('[pool]\nmax_workers = "many"\n')
     code, said = started(role, {"WARMPOOL_CONFIG": str(config), "WARMPOOL_DATA_DIR": str(tmp_path)})
@@ -325,7 +327,7 @@ def test_a_wrong_configuration_is_told_in_a_line_and_ends_the_start(tmp_path: Pa
     assert len(said.splitlines()) == 1
 
 
-def test_a_missing_schema_is_told_in_a_line_and_ends_the_start(
+def test_a_missing_schema_is_reported_in_one_line_and_ends_the_process(
     system: System, database: PostgresServer, tmp_path: Path
 ) -> None:
     url = database.create_database("without_schema")

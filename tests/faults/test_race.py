@@ -16,7 +16,7 @@ from pool.store.journal import Entry
 NOON = datetime(2031, 5, 1, 12, tzinfo=UTC)
 
 
-def test_racing_clients_never_hold_one_worker_together(tmp_path: Path) -> None:
+def test_racing_clients_never_hold_one_worker_at_the_same_time(tmp_path: Path) -> None:
     verdict = Race(acquires=60, clients=4, workers=6).run(tmp_path)
     assert verdict.violations == []
     assert len(verdict.logs.holds) == 60
@@ -48,7 +48,7 @@ CLEAN = [
 HOLDS = [hold("c-1", 1, 2.0, 3.0), hold("c-2", 3, 4.0, 5.0)]
 
 
-def test_the_judge_finds_nothing_in_a_clean_race() -> None:
+def test_the_race_checker_finds_nothing_in_a_clean_race() -> None:
     assert violations(CLEAN, HOLDS) == []
 
 
@@ -82,7 +82,7 @@ def test_the_judge_finds_nothing_in_a_clean_race() -> None:
         ),
     ],
 )  # fmt: skip
-def test_the_judge_sees_every_way_in_which_the_promise_can_break(
+def test_the_race_checker_finds_every_kind_of_violation(
     entries: list[Entry], holds: list[RaceHold], said: str
 ) -> None:
     found = violations(entries, holds)

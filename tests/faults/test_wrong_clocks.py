@@ -54,7 +54,7 @@ def _passes_go_on(system: System) -> None:
 
 
 @pytest.mark.parametrize("shift_s", [-TEN_MINUTES_S, TEN_MINUTES_S], ids=["behind", "ahead"])
-def test_a_replica_whose_clock_is_wrong_by_minutes_darkens_nothing(system: System, shift_s: float) -> None:
+def test_a_replica_whose_clock_is_minutes_off_makes_no_pass_dark(system: System, shift_s: float) -> None:
     """Beat, then the pass workers, then the acquire workers and a client: each alone wrong among others that are right."""
     system.run(*EVERYTHING)
     system.wait_idle(1)
@@ -87,7 +87,7 @@ def test_a_replica_whose_clock_is_wrong_by_minutes_darkens_nothing(system: Syste
     assert not system.wrongs()
 
 
-def test_ticks_that_lay_in_the_queue_are_not_run(system: System) -> None:
+def test_old_ticks_in_the_queue_are_not_run(system: System) -> None:
     """As after an outage: they were sent long ago by the broker's clock, whatever anybody else's says."""
     insider = Insider(system)
     client = redis.Redis.from_url(system.redis.url)
@@ -106,7 +106,7 @@ def test_ticks_that_lay_in_the_queue_are_not_run(system: System) -> None:
         assert passes.get(tx, "reap").last_attempt_at is None
 
 
-def test_every_pass_is_asked_for_as_soon_as_beat_starts(system: System) -> None:
+def test_every_pass_is_due_as_soon_as_beat_starts(system: System) -> None:
     """Also the one that is due once an hour."""
     system.run("beat")
     with redis.Redis.from_url(system.redis.url) as client:

@@ -74,7 +74,7 @@ def test_every_route_is_tried(board: BoardServer) -> None:
     assert {route.path.strip("/").split("/")[0] for route in routes} <= tried
 
 
-def test_no_path_and_no_query_is_an_error_of_the_board(board: BoardServer, operator: BoardClient) -> None:
+def test_no_path_or_query_causes_a_server_error(board: BoardServer, operator: BoardClient) -> None:
     cookie = b"Cookie: " + operator.cookie.encode()
     for place in PLACES:
         for evil in EVIL:
@@ -84,7 +84,7 @@ def test_no_path_and_no_query_is_an_error_of_the_board(board: BoardServer, opera
 
 
 @pytest.mark.parametrize("evil", [b"%00", b"%ff", b"%1b", b"a" * 6000])
-def test_control_characters_bytes_that_are_no_text_and_huge_targets_get_4xx(
+def test_control_characters_invalid_utf8_and_huge_targets_get_4xx(
     board: BoardServer, operator: BoardClient, evil: bytes
 ) -> None:
     cookie = b"Cookie: " + operator.cookie.encode()
@@ -94,7 +94,7 @@ def test_control_characters_bytes_that_are_no_text_and_huge_targets_get_4xx(
         assert 400 <= answer(board, asked(b"GET", b"/workers/" + raw)) < 500, raw
 
 
-def test_no_form_is_an_error_of_the_board(world: World, board: BoardServer, operator: BoardClient) -> None:
+def test_no_form_causes_a_server_error(world: World, board: BoardServer, operator: BoardClient) -> None:
     [idle] = world.warm(1)
     act = f"/act/workers/{idle}/drain"
     cookie, token = b"Cookie: " + operator.cookie.encode(), operator.token(act).encode()
@@ -108,7 +108,7 @@ def test_no_form_is_an_error_of_the_board(world: World, board: BoardServer, oper
     assert world.state_of(idle) == "idle"
 
 
-def test_no_cookie_host_or_origin_is_an_error_of_the_board(store: Store) -> None:
+def test_no_cookie_host_or_origin_causes_a_server_error(store: Store) -> None:
     """Off loopback, where any host is answered. A cookie that cannot be read is one that nobody signed in with."""
     right = PASSWORD.replace(" ", "+").encode()
     with BoardServer(World(store), host="0.0.0.0") as board:
@@ -129,7 +129,7 @@ def test_no_cookie_host_or_origin_is_an_error_of_the_board(store: Store) -> None
                 assert code < 500, (host, origin, code)
 
 
-def test_random_targets_are_no_error_of_the_board(board: BoardServer, operator: BoardClient) -> None:
+def test_random_targets_cause_no_server_error(board: BoardServer, operator: BoardClient) -> None:
     chance, cookie = random.Random(14), b"Cookie: " + operator.cookie.encode()
     for _ in range(300):
         words = b"".join(

@@ -106,7 +106,7 @@ def test_a_pick_walks_its_own_index_and_reads_one_entry(full: Store, parked: boo
 
 
 @pytest.mark.parametrize(("org", "source"), [("org-3", "hot_idle"), ("org-new", "warm")])
-def test_a_whole_claim_reads_a_handful_of_rows(world: World, org: str, source: str) -> None:
+def test_a_claim_reads_a_constant_number_of_rows(world: World, org: str, source: str) -> None:
     (answer,), cost = served(world, asking(org))
     assert isinstance(answer, Granted)
     assert answer.source == source
@@ -115,7 +115,7 @@ def test_a_whole_claim_reads_a_handful_of_rows(world: World, org: str, source: s
     assert 1 <= rows <= 12
 
 
-def test_a_batch_reads_rows_by_its_own_size_and_scans_nothing(world: World) -> None:
+def test_a_batch_reads_rows_in_proportion_to_its_size_and_scans_nothing(world: World) -> None:
     """Twenty claims at once, some of them of parked workers."""
     decided, cost = served(world, *(asking(("org-3", "org-new")[n % 2], n) for n in range(20)))
     assert all(isinstance(d, Granted) for d in decided)

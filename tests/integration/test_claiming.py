@@ -91,7 +91,7 @@ def test_signed_caller_releases_only_its_own_claims(world: World, release: Any, 
     assert released("bolt") == "unknown_claim"
 
 
-def test_a_parked_worker_that_was_counted_comes_back_though_nothing_is_counted_any_more(world: World) -> None:
+def test_a_counted_parked_worker_is_granted_again_after_counting_ended(world: World) -> None:
     """The floor that it counted for was taken away meanwhile."""
     world.warm(1)
     world.org("acme", hot_idle_floor=1)
@@ -140,7 +140,7 @@ def test_a_request_whose_claim_has_ended_is_spent(world: World) -> None:
     assert world.state_of(granted.worker_id) is State.HOT_IDLE
 
 
-def test_a_refused_request_is_evaluated_afresh(world: World) -> None:
+def test_a_refused_request_is_evaluated_again(world: World) -> None:
     assert world.refused("acme", request_id="r1").reason is Reason.NO_WARM_WORKER
     world.warm(1)
     world.granted("acme", request_id="r1")
@@ -158,7 +158,7 @@ def test_a_stale_holder_can_neither_renew_nor_release(world: World) -> None:
     assert world.state_of(new.worker_id) is State.HOT
 
 
-def test_releasing_an_unknown_claim_says_so(world: World) -> None:
+def test_releasing_an_unknown_claim_returns_unknown_claim(world: World) -> None:
     assert world.release("c-nobody") == "unknown_claim"
 
 
@@ -171,7 +171,7 @@ def test_a_tainted_release_retires(world: World) -> None:
     assert worker not in world.driver.pods
 
 
-def test_renewal_of_many_extends_each_and_names_the_gone(world: World) -> None:
+def test_renewal_of_many_claims_extends_live_ones_and_names_ended_ones(world: World) -> None:
     world.warm(2)
     one, two = world.granted(), world.granted()
     world.release(two.claim_id)
@@ -185,7 +185,7 @@ def test_renewal_of_many_extends_each_and_names_the_gone(world: World) -> None:
 @pytest.mark.parametrize(
     ("call", "org", "deployment", "expected"), [(7, 5, 3, 7), (None, 5, 3, 5), (None, None, 3, 3)]
 )
-def test_ttl_is_of_the_call_then_the_org_then_the_deployment(
+def test_ttl_comes_from_the_call_then_the_org_then_the_deployment(
     world: World, call: int | None, org: int | None, deployment: int, expected: int
 ) -> None:
     world.configure(hot_idle_ttl_s=deployment)
@@ -258,7 +258,7 @@ def test_no_cap_means_no_cap(world: World) -> None:
     assert len({world.granted("acme").worker_id for _ in range(20)}) == 20
 
 
-def test_an_unknown_org_is_refused_unless_orgs_are_made_by_themselves(world: World) -> None:
+def test_an_unknown_org_is_refused_unless_orgs_are_created_automatically(world: World) -> None:
     world.warm(1)
     world.configure(orgs_auto_create=False)
     assert world.refused("nobody").reason is Reason.UNKNOWN_ORG
@@ -289,7 +289,7 @@ def test_bad_input_names_its_field_and_writes_nothing(world: World, name: str, v
     assert world.rows("requests") == []
 
 
-def test_a_paused_pool_hands_out_nothing(world: World) -> None:
+def test_a_paused_pool_grants_nothing(world: World) -> None:
     from pool.store import orgs
 
     world.warm(1)

@@ -37,7 +37,7 @@ def kill(name: str) -> None:
 
 
 @pytest.mark.parametrize("thread", ["warmpool-client_renew", "warmpool-client_read"])
-def test_client_thread_that_is_killed_is_started_again(
+def test_killed_client_thread_is_restarted(
     service: StandIn, thread: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     pool = Pool(service.url)
@@ -53,7 +53,7 @@ def test_client_thread_that_is_killed_is_started_again(
     eventually(lambda: all(t.name != thread for t in threading.enumerate()))
 
 
-def test_asyncio_task_that_dies_is_started_again(service: StandIn, caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_asyncio_task_is_restarted(service: StandIn, caplog: pytest.LogCaptureFixture) -> None:
     async def hold() -> None:
         async with AsyncPool(service.url) as pool:
             await pool.acquire("acme", lease_s=5)

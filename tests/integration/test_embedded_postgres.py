@@ -105,7 +105,7 @@ def test_socket_that_clients_cannot_name_is_reached_by_a_short_link_that_is_kept
     assert postgres.prepare(place).url != database.url
 
 
-def test_cluster_that_was_not_finished_is_made_anew(tmp_path: Path) -> None:
+def test_unfinished_cluster_is_created_again(tmp_path: Path) -> None:
     place = DataDir.open(tmp_path / "data")
     half = place.postgres / "draft-half"
     half.mkdir()
@@ -162,7 +162,7 @@ def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
     }
 
 
-def test_cluster_of_another_major_is_refused_with_the_way_out_and_not_touched(older: DataDir) -> None:
+def test_cluster_of_another_major_version_is_refused_with_a_hint_and_left_alone(older: DataDir) -> None:
     before = contents(older.postgres)
     done = subprocess.run(
         [str(ROOT / ".venv/bin/python"), "-m", "pool.ops.cli", "up", "--data-dir", str(older.root)],
@@ -178,7 +178,7 @@ def test_cluster_of_another_major_is_refused_with_the_way_out_and_not_touched(ol
     assert older.read_record() == {}
 
 
-def test_postgres_on_path_of_another_major_is_passed_over(
+def test_postgres_of_another_major_version_on_path_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("postgres", "initdb", "pg_isready"):
@@ -190,7 +190,9 @@ def test_postgres_on_path_of_another_major_is_passed_over(
     assert pgbinaries.find(None) == tmp_path
 
 
-def test_missing_binaries_are_one_line_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_binaries_are_reported_in_one_line_with_the_package_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(
@@ -207,7 +209,7 @@ def fake_binaries(folder: Path, version: str) -> Path:
     return folder
 
 
-def test_root_runs_a_copy_of_binaries_that_only_root_can_reach(
+def test_root_copies_binaries_that_only_root_can_reach(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     account = unprivileged(tmp_path / "none")
@@ -241,7 +243,7 @@ def test_database_url_of_the_user_starts_no_postgres(place: DataDir, tmp_path: P
     assert "postgres" in planned(place)
 
 
-def test_stop_signal_ends_it_while_clients_are_connected(place: DataDir) -> None:
+def test_stop_signal_ends_the_server_while_clients_are_connected(place: DataDir) -> None:
     with running(place) as database:
         client = psycopg.connect(database.url)
     with pytest.raises(psycopg.OperationalError):

@@ -48,18 +48,20 @@ def worker(request: pytest.FixtureRequest) -> Iterator[HostileWorker]:
         yield made
 
 
-def test_probe_of_a_hostile_worker_ends_and_reads_little(api: HttpWorkerApi, worker: HostileWorker) -> None:
+def test_probe_of_a_hostile_worker_is_bounded_in_time_and_bytes(
+    api: HttpWorkerApi, worker: HostileWorker
+) -> None:
     assert api.healthy(f"{worker.endpoint}/healthz", TIMEOUT_S) is (worker.habit in ANSWER_THE_PROBE)
     assert worker.asked == 1
     assert worker.sent < BUFFERED
 
 
-def test_self_report_of_a_hostile_worker_is_silence(worker: HostileWorker) -> None:
+def test_self_report_of_a_hostile_worker_is_silent(worker: HostileWorker) -> None:
     assert ask(worker.endpoint, timeout_s=TIMEOUT_S, clock=SystemClock()) is Word.SILENT
     assert worker.sent < BUFFERED
 
 
-def test_activation_of_a_hostile_worker_ends_and_reads_little(
+def test_activation_of_a_hostile_worker_is_bounded_in_time_and_bytes(
     api: HttpWorkerApi, worker: HostileWorker
 ) -> None:
     try:
@@ -70,7 +72,7 @@ def test_activation_of_a_hostile_worker_ends_and_reads_little(
     assert worker.sent < BUFFERED
 
 
-def test_honest_worker_is_believed(api: HttpWorkerApi) -> None:
+def test_answers_of_an_honest_worker_are_accepted(api: HttpWorkerApi) -> None:
     with hostile(Habit.HONEST) as worker:
         assert api.healthy(f"{worker.endpoint}/healthz", TIMEOUT_S)
         assert ask(worker.endpoint, timeout_s=TIMEOUT_S, clock=SystemClock()) is Word.UNUSED
@@ -89,14 +91,14 @@ def test_redirect_is_never_followed(api: HttpWorkerApi) -> None:
         assert target.asked == 0
 
 
-def test_bytes_that_are_no_body_count_too(api: HttpWorkerApi) -> None:
+def test_bytes_of_the_header_count_too(api: HttpWorkerApi) -> None:
     """Long before its time is over."""
     with hostile(Habit.ENDLESS_CONTINUE) as worker, pytest.raises(Transient, match=r"more than \d+ bytes"):
         api.activate(f"{worker.endpoint}/activate", {}, {}, 30.0)
 
 
 @pytest.mark.parametrize("prefix", ["http://localhost", "https://127.0.0.1", "ftp://127.0.0.1"])
-def test_only_an_observed_address_is_spoken_to(prefix: str) -> None:
+def test_requests_go_only_to_observed_addresses(prefix: str) -> None:
     """A name could lead anywhere, and its lookup has no deadline."""
     with hostile(Habit.HONEST) as worker:
         url = worker.endpoint.replace("http://127.0.0.1", prefix)

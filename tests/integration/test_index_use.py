@@ -204,7 +204,7 @@ def test_verbs_and_passes_read_no_growing_table_as_a_whole(grown: GrownPool) -> 
     assert whole_reads(grown.store, statements) == []
 
 
-def test_an_index_that_is_missing_is_missed(grown: GrownPool) -> None:
+def test_a_missing_index_is_detected(grown: GrownPool) -> None:
     """The check above can fail: each of these is what alone keeps some statement from reading all."""
     with collected(grown.store) as statements:
         run_passes(grown)
@@ -265,5 +265,5 @@ def test_rules_read_no_growing_table_as_a_whole(grown: GrownPool) -> None:
 
 
 @pytest.mark.parametrize("index", NEEDED_BY_RULES)
-def test_an_index_that_a_rule_needs_is_missed(grown: GrownPool, index: str) -> None:
+def test_a_missing_index_of_a_rule_is_detected(grown: GrownPool, index: str) -> None:
     assert scanned(grown, without=index)

@@ -13,7 +13,7 @@ from tasks.worker.liveness import others_answer
 from tests.support.postgres_server import PostgresServer
 
 
-def test_database_that_is_away_excuses_a_stuck_thread(
+def test_unreachable_database_excuses_a_stuck_thread(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     away = f"postgresql://nobody@127.0.0.1:{free_port()}/none"

@@ -102,7 +102,7 @@ def test_a_lock_is_released_when_its_block_raises(locks: RedisLocks) -> None:
     assert locks.holder("reap") is None
 
 
-def test_a_lock_that_is_held_is_given_to_nobody_else(locks: RedisLocks, client: Any) -> None:
+def test_a_held_lock_is_granted_to_no_other_run(locks: RedisLocks, client: Any) -> None:
     with locks.taken("reap", TTL_S):
         mine = locks.holder("reap")
         with locks.taken("reap", TTL_S) as second:
@@ -147,7 +147,7 @@ def test_a_lock_that_is_not_renewed_in_time_is_not_held(client: Any) -> None:
         assert not lease.held()
 
 
-def test_a_stolen_lock_is_noticed_and_left_to_the_thief(
+def test_a_lock_taken_over_by_another_run_is_noticed_and_left_to_it(
     locks: RedisLocks, client: Any, clock: HandClock
 ) -> None:
     with locks.taken("reap", TTL_S) as lease:
@@ -159,7 +159,7 @@ def test_a_stolen_lock_is_noticed_and_left_to_the_thief(
     assert client.get(KEY) == b"thief"
 
 
-def test_a_lock_deleted_by_somebody_is_noticed_and_not_taken_back(
+def test_a_deleted_lock_is_noticed_and_not_taken_again(
     locks: RedisLocks, client: Any, clock: HandClock
 ) -> None:
     with locks.taken("reap", TTL_S) as lease:
@@ -185,7 +185,7 @@ def test_no_thread_is_left_behind(locks: RedisLocks) -> None:
     assert not any(t.name == f"renew {KEY}" for t in threading.enumerate())
 
 
-def test_without_redis_a_lock_can_not_be_asked_for(clock: HandClock) -> None:
+def test_without_redis_a_lock_cannot_be_acquired(clock: HandClock) -> None:
     with RedisServer() as server, client_of(server) as client:
         server.stop()
         locks = RedisLocks(client, clock=clock, ids=RandomIds(), who="h")
@@ -195,7 +195,7 @@ def test_without_redis_a_lock_can_not_be_asked_for(clock: HandClock) -> None:
             locks.holder("reap")
 
 
-def test_when_redis_goes_away_the_lock_is_held_to_its_deadline_and_no_longer(clock: HandClock) -> None:
+def test_without_redis_a_lock_is_held_until_its_deadline_and_no_longer(clock: HandClock) -> None:
     with RedisServer() as server, client_of(server) as client:
         locks = RedisLocks(client, clock=clock, ids=RandomIds(), who="h")
         with locks.taken("reap", TTL_S) as lease:
@@ -232,7 +232,7 @@ def test_when_redis_comes_back_empty_the_lock_is_lost(clock: HandClock) -> None:
             eventually(lambda: not lease.held())
 
 
-def test_threads_of_one_process_never_hold_a_lock_together(client: Any) -> None:
+def test_threads_of_one_process_never_hold_a_lock_at_the_same_time(client: Any) -> None:
     """Eight threads, each until it has held the lock five times; whoever is inside counts who else is."""
     locks = RedisLocks(client, clock=SystemClock(), ids=RandomIds(), who="h")
     together, guard = threading.Barrier(8), threading.Lock()

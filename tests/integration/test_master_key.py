@@ -49,7 +49,7 @@ def findings(system: System) -> set[str]:
     return {f["id"] for f in json.loads(printed)["findings"]}
 
 
-def test_a_new_key_is_rolled_in_and_nobody_loses_his_worker(system: System) -> None:
+def test_a_change_of_the_master_key_ends_no_claim(system: System) -> None:
     caller = SignedCaller(system)
     old, new = key_of("acme", master=OLD), key_of("acme", master=NEW)
     asked = {"org": "acme", "request_id": "kept", "lease_s": 3600}

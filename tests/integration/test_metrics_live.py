@@ -60,14 +60,14 @@ def seen(
                 service.close()
 
 
-def test_every_process_is_scraped_and_says_what_it_is(seen: tuple[System, Prometheus]) -> None:
+def test_every_process_is_scraped_and_labelled_with_its_component(seen: tuple[System, Prometheus]) -> None:
     _, prometheus = seen
     roles = {r["metric"]["role"]: r["metric"]["component"] for r in prometheus.query("warmpool_build_info")}
     assert roles == {name: name for name in EVERYTHING}
     assert prometheus.query("warmpool_database_up")[0]["metric"]["component"] == "exporter"
 
 
-def test_every_metric_is_there_in_a_running_pool(seen: tuple[System, Prometheus]) -> None:
+def test_every_metric_exists_in_a_running_pool(seen: tuple[System, Prometheus]) -> None:
     _, prometheus = seen
     for metric in CATALOG.values():
         if metric.name not in QUIET:
@@ -91,7 +91,7 @@ def test_every_query_of_the_dashboard_is_answered(seen: tuple[System, Prometheus
         assert not [q for q in unanswered if not quiet.search(q)]
 
 
-def test_numbers_are_those_of_the_pool(seen: tuple[System, Prometheus]) -> None:
+def test_metrics_match_the_pool(seen: tuple[System, Prometheus]) -> None:
     system, prometheus = seen
     idle = 'warmpool_workers{profile="default",state="idle"}'
     # Each process is scraped at a moment of its own.
@@ -108,14 +108,12 @@ def test_numbers_are_those_of_the_pool(seen: tuple[System, Prometheus]) -> None:
     assert len(system.entries()) >= value(prometheus, "sum(warmpool_moves_total)")
 
 
-def test_while_all_is_well_no_alert_fires(seen: tuple[System, Prometheus]) -> None:
+def test_no_alert_fires_in_a_healthy_pool(seen: tuple[System, Prometheus]) -> None:
     _, prometheus = seen
     assert prometheus.firing() == set()
 
 
-def test_a_port_that_is_taken_is_told_with_the_settings_name(
-    tmp_path: Path, postgres: PostgresServer
-) -> None:
+def test_a_port_in_use_is_reported_with_the_settings_name(tmp_path: Path, postgres: PostgresServer) -> None:
     url = postgres.create_database("taken_port")
     with System(tmp_path, url) as system, socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -19,7 +19,7 @@ class TestPodlessDriver(DriverContract):
     """The contract, unchanged."""
 
 
-def test_a_grace_runs_out_with_the_time_that_passes(ground: PodlessGround) -> None:
+def test_a_grace_period_ends_on_the_shifted_clock(ground: PodlessGround) -> None:
     driver = ground.driver()
     pod = ground.make_ready(driver.create(ground.spec()))
     ground.make_busy(pod)
@@ -30,6 +30,6 @@ def test_a_grace_runs_out_with_the_time_that_passes(ground: PodlessGround) -> No
     assert driver.read(pod.name) is None
 
 
-def test_a_pod_without_an_address_can_not_be_asked(ground: PodlessGround) -> None:
+def test_a_pod_without_an_address_is_silent(ground: PodlessGround) -> None:
     driver = ground.driver()
     assert driver.word(driver.create(ground.spec())) is Word.SILENT

@@ -91,7 +91,7 @@ def test_the_commands_print_what_an_orgs_services_need(system: System, tmp_path:
 
 
 @pytest.mark.parametrize("org", ORGS[:2])
-def test_an_org_is_served_under_its_own_line(system: System, org: str) -> None:
+def test_an_org_is_served_with_its_own_acl_line(system: System, org: str) -> None:
     url = url_of(system, org)
     with Pool(url, org_key=key(org), name="svc") as pool, pool.acquire(org, wait_s=20) as worker:
         assert worker.claim_id in system.live_claims(org=org)
@@ -139,7 +139,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
-def test_the_line_lets_an_org_do_its_own_and_nothing_else(system: System) -> None:
+def test_the_acl_line_permits_an_org_its_own_keys_and_nothing_else(system: System) -> None:
     went_through = []
     with redis.Redis.from_url(url_of(system, "acme"), retry=None) as client:
         for line in ALLOWED:
@@ -156,11 +156,11 @@ def test_the_line_lets_an_org_do_its_own_and_nothing_else(system: System) -> Non
     assert went_through == []
 
 
-def test_the_shipped_producer_is_the_one_that_the_command_prints() -> None:
+def test_the_acl_line_of_the_chart_is_the_one_that_the_command_prints() -> None:
     assert acl.line("producer", acl.producer_rules(), password("producer")) in shipped_acl().splitlines()
 
 
-def test_another_orgs_key_does_not_help_whoever_has_only_his_own_queue(system: System) -> None:
+def test_a_key_of_another_org_is_refused_on_an_orgs_own_queue(system: System) -> None:
     with Pool(url_of(system, "acme"), org_key=key("bolt")) as pool, pytest.raises(BrokerDown):
         pool.acquire("bolt")
 
@@ -179,7 +179,7 @@ def push(system: System, *, reply_to: str, task_id: str, signed_by: str) -> str:
     return signature
 
 
-def test_an_answer_that_would_go_to_anothers_keys_is_not_given(system: System) -> None:
+def test_no_answer_is_written_to_keys_of_another_org(system: System) -> None:
     with redis.Redis.from_url(system.redis.url_of("control", password("control"))) as control:
         for reply_to, task_id in (
             ("warmpool.reply.bolt:x", "acme:1"),
@@ -196,7 +196,7 @@ def test_an_answer_that_would_go_to_anothers_keys_is_not_given(system: System) -
             )
 
 
-def test_the_queue_of_one_org_does_not_keep_the_others_waiting(system: System) -> None:
+def test_the_queue_of_one_org_does_not_delay_the_others(system: System) -> None:
     """A thousand messages of one org that mean nothing, and somebody of another org."""
     with redis.Redis.from_url(url_of(system, "acme")) as client:
         client.lpush("acquire.acme.", *["{}"] * 1000)

@@ -272,13 +272,13 @@ def refusal_of(store: Store, breach: str) -> str | None:
     ("promise", "breach"),
     [pytest.param(name, b, id=name) for name, breaches in BREACHES.items() for b in breaches],
 )
-def test_a_breach_by_raw_sql_is_refused_under_the_promises_name(
+def test_a_violation_by_raw_sql_is_refused_under_the_promises_name(
     shared: Store, promise: str, breach: str
 ) -> None:
     assert refusal_of(shared, breach) == promise
 
 
-def test_every_promise_of_the_schema_is_tried_above() -> None:
+def test_every_promise_of_the_schema_has_a_violation_above() -> None:
     named = {str(c.name) for t in schema.metadata.tables.values() for c in t.constraints if c.name}
     named |= {
         str(c.name) for t in schema.metadata.tables.values() for col in t.columns for c in col.constraints
@@ -287,7 +287,7 @@ def test_every_promise_of_the_schema_is_tried_above() -> None:
     assert set(BREACHES) == named | unique | set(REFUSED_BY_TRIGGER)
 
 
-def test_every_check_that_the_database_has_bears_a_name_of_the_schema(shared: Store) -> None:
+def test_every_check_of_the_database_has_a_name_of_the_schema(shared: Store) -> None:
     """What the database itself lists, so that no promise is kept only on paper."""
     found = _column(shared, "SELECT conname FROM pg_constraint WHERE contype = 'c' AND conrelid > 0")
     behind_indexes_or_triggers = {
@@ -298,7 +298,7 @@ def test_every_check_that_the_database_has_bears_a_name_of_the_schema(shared: St
     assert set(found) == set(BREACHES) - behind_indexes_or_triggers - set(REFUSED_BY_TRIGGER)
 
 
-def test_a_breach_reaches_callers_as_a_broken_promise_in_words(store: Store) -> None:
+def test_a_violation_reaches_callers_as_a_broken_promise_with_an_explanation(store: Store) -> None:
     with store.write() as tx:
         a_worker(tx, "w-1", State.IDLE)
     with pytest.raises(BrokenPromise, match="idle worker is neutral") as broken, store.write() as tx:
@@ -331,7 +331,7 @@ def _new_epochs(frm: State, to: State) -> tuple[int, ...]:
 @pytest.mark.parametrize(
     ("frm", "to", "epochs"), [(*move, n) for move in sorted(LEGAL) for n in _new_epochs(*move)], ids=str
 )
-def test_a_move_is_journalled_once_with_who_why_and_epoch(
+def test_a_move_is_journalled_once_with_actor_reason_and_epoch(
     shared: Store, frm: State, to: State, epochs: int
 ) -> None:
     worker_id = f"j-{next(_numbers)}"
@@ -347,7 +347,7 @@ def test_a_move_is_journalled_once_with_who_why_and_epoch(
     assert entry.epoch == len(PATHS[frm]) + epochs
 
 
-def test_a_slot_is_journalled_when_it_is_made(shared: Store) -> None:
+def test_a_slot_is_journalled_when_it_is_created(shared: Store) -> None:
     worker_id = f"j-{next(_numbers)}"
     with shared.write() as tx:
         new_slot(tx, worker_id)
@@ -365,7 +365,7 @@ def test_a_slot_is_journalled_when_it_is_made(shared: Store) -> None:
         ("hot", "leaving_since = created_at, leaving_reason = 'drained'", 1),
     ],
 )
-def test_without_a_move_only_a_holder_or_a_departure_is_journalled(
+def test_without_a_move_only_a_change_of_holder_or_leaving_is_journalled(
     shared: Store, state: str, change: str, entries: int
 ) -> None:
     with shared.engine.connect() as tx:
@@ -509,7 +509,7 @@ def next_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[s
     return publish
 
 
-def test_the_next_version_takes_the_rows_of_the_version_before_along(
+def test_a_migration_keeps_the_rows_of_the_version_before(
     empty: Store, next_version: Callable[[str], None]
 ) -> None:
     assert migrations.upgrade(empty) == "v0001_initial"
@@ -535,7 +535,7 @@ def test_the_next_version_takes_the_rows_of_the_version_before_along(
     assert _column(empty, told)[-1] == "w-busy hot_idle"
 
 
-def test_a_version_that_fails_midway_leaves_the_version_before(
+def test_a_failed_migration_leaves_the_version_before(
     empty: Store, next_version: Callable[[str], None]
 ) -> None:
     migrations.upgrade(empty)
@@ -547,7 +547,7 @@ def test_a_version_that_fails_midway_leaves_the_version_before(
     assert _catalogue(empty) == before
 
 
-def test_replicas_that_start_together_all_find_the_schema(empty: Store) -> None:
+def test_replicas_that_start_together_all_have_the_schema(empty: Store) -> None:
     """Each with its own store, as processes have."""
     together, ended = threading.Barrier(3), []
 
@@ -586,7 +586,7 @@ def next_rules(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None
     rules.schema.cache_clear()
 
 
-def test_rules_of_two_releases_stand_side_by_side_and_older_ones_go(
+def test_rules_of_two_releases_coexist_and_older_ones_are_dropped(
     empty: Store, next_rules: Callable[[str], None]
 ) -> None:
     migrations.upgrade(empty)
@@ -608,7 +608,7 @@ def test_rules_of_two_releases_stand_side_by_side_and_older_ones_go(
     migrations.assert_current(empty)
 
 
-def test_rules_that_cannot_be_made_leave_the_release_before(
+def test_rules_that_cannot_be_created_leave_the_release_before(
     empty: Store, next_rules: Callable[[str], None]
 ) -> None:
     migrations.upgrade(empty)
@@ -619,7 +619,7 @@ def test_rules_that_cannot_be_made_leave_the_release_before(
     assert _rule_schemas(empty) == [first]
 
 
-def test_an_empty_database_is_refused_with_a_sentence(empty: Store) -> None:
+def test_an_empty_database_is_refused_with_an_explanation(empty: Store) -> None:
     with pytest.raises(
         PoolError, match=r"the database schema is at nothing, .* needs v\d{4}\w*.*run `warmpool migrate`"
     ):

@@ -56,7 +56,7 @@ def cancelling(org: str, request_id: str) -> Cancel:
     return Cancel(org=OrgId(org), request_id=request_id)
 
 
-def test_a_batch_gives_each_its_own_worker_in_the_order_of_asking(world: World) -> None:
+def test_a_batch_grants_each_call_its_own_worker_in_the_order_of_arrival(world: World) -> None:
     warm = world.warm(4)
     for org in ("acme", "bolt", "cord"):
         world.org(org)
@@ -80,7 +80,7 @@ def test_when_workers_run_out_the_rest_of_a_batch_is_refused_or_waits(world: Wor
     }  # fmt: skip
 
 
-def test_a_batch_goes_up_to_the_cap_and_not_beyond(world: World) -> None:
+def test_a_batch_grants_up_to_the_cap(world: World) -> None:
     world.warm(5)
     world.org("acme", cap=2)
     world.org("free")
@@ -100,7 +100,7 @@ def test_a_cap_holds_over_all_profiles_of_a_batch(world: World) -> None:
     assert {r.id: r.in_use for r in world.rows("orgs")} == {"acme": 3}
 
 
-def test_batch_gives_no_request_a_worker_of_another_profile(world: World) -> None:
+def test_batch_grants_no_request_a_worker_of_another_profile(world: World) -> None:
     """The first call is served by its org's parked worker, so nothing in the batch wants the warm one."""
     world.profile("scarce")
     world.org("acme")
@@ -135,7 +135,7 @@ def test_one_request_twice_in_a_batch_is_one_claim(world: World) -> None:
 
 
 @pytest.mark.parametrize("calls", [1, 2])
-def test_anothers_parked_worker_is_not_even_tried(world: World, calls: int) -> None:
+def test_a_parked_worker_of_another_org_is_never_tried(world: World, calls: int) -> None:
     """The trigger would refuse it, and the whole batch with it."""
     world.org("acme")
     world.org("bolt")
@@ -163,7 +163,7 @@ def test_a_profile_is_never_matched_by_another_in_a_batch(world: World, calls: i
 
 
 @pytest.mark.parametrize("calls", [1, 2])
-def test_a_paused_pool_gives_nothing_in_a_batch(world: World, calls: int) -> None:
+def test_a_paused_pool_grants_nothing_in_a_batch(world: World, calls: int) -> None:
     world.org("acme")
     world.warm(2)
     with world.store.write() as tx:
@@ -173,7 +173,7 @@ def test_a_paused_pool_gives_nothing_in_a_batch(world: World, calls: int) -> Non
     assert not world.rows("requests")
 
 
-def test_a_batch_decides_every_kind_of_call_in_one_statement_and_answers_stand_in_their_places(
+def test_a_batch_decides_every_kind_of_call_in_one_statement_and_keeps_the_order_of_answers(
     world: World,
 ) -> None:
     world.profile(warm_target=0)
@@ -233,7 +233,7 @@ def test_a_batch_decides_every_kind_of_call_in_one_statement_and_answers_stand_i
     }  # fmt: skip
 
 
-def test_the_first_that_waits_costs_a_batch_one_statement_more(world: World) -> None:
+def test_the_first_waiting_call_costs_a_batch_one_more_statement(world: World) -> None:
     world.org("acme")
     world.warm(1)
     with statements(world.store) as made:
@@ -244,7 +244,7 @@ def test_the_first_that_waits_costs_a_batch_one_statement_more(world: World) -> 
     assert len(made) == 2, made
 
 
-def test_a_batch_serves_a_waiter_before_what_came_later(world: World) -> None:
+def test_a_batch_serves_a_waiter_before_later_calls(world: World) -> None:
     """A worker that a waiter was not given goes to the waiter, and not to a call of the batch that finds both."""
     world.org("acme")
     world.org("bolt")
@@ -260,7 +260,7 @@ def test_a_batch_serves_a_waiter_before_what_came_later(world: World) -> None:
     assert [a["outcome"] for a in world.broker.answers_for("t")] == ["granted"]
 
 
-def test_of_the_requests_of_one_org_in_a_batch_the_first_gets_what_was_released_in_it(world: World) -> None:
+def test_the_first_request_of_an_org_in_a_batch_gets_the_worker_released_in_it(world: World) -> None:
     world.profile(warm_target=0)
     world.org("acme")
     world.warm(1)
@@ -375,7 +375,9 @@ def _cancelled_while_bound(world: World) -> Call:
     ],
     ids=lambda prepare: prepare.__name__.strip("_"),
 )  # fmt: skip
-def test_alone_in_a_batch_and_patiently_a_call_writes_the_same_rows(store: Store, prepare: Prepare) -> None:
+def test_a_call_writes_the_same_rows_alone_in_a_batch_and_on_the_slow_path(
+    store: Store, prepare: Prepare
+) -> None:
     def written(ask: Callable[[World, Call], object]) -> dict[str, list[dict[str, object]]]:
         empty(store)
         world = World(store)
@@ -430,7 +432,7 @@ def test_a_release_and_the_orgs_next_acquire_in_one_batch_use_the_same_worker(wo
     assert (again.worker_id, again.source, again.epoch) == (held.worker_id, "hot_idle", held.epoch + 2)
 
 
-def test_releases_park_or_drain_each_by_its_own_rules_and_are_counted(world: World) -> None:
+def test_releases_in_a_batch_park_or_drain_each_by_its_own_rules_and_are_counted(world: World) -> None:
     world.warm(4)
     world.org("floor", cap=3, hot_idle_floor=1)
     world.org("plain")
@@ -509,7 +511,7 @@ def test_a_batch_waits_for_no_row_that_another_transaction_has_locked(world: Wor
     assert claiming.release(world.deps, releases(one)[0]) == {"outcome": "released"}
 
 
-def test_renewals_of_many_holders_are_one_statement_and_each_is_told_its_own(world: World) -> None:
+def test_renewals_of_many_holders_are_one_statement_and_each_gets_its_own_answer(world: World) -> None:
     world.warm(3)
     world.org("acme")
     one, two, three = granted(serve(world, *(asking("acme", f"r-{n}") for n in range(3))))
@@ -545,7 +547,7 @@ def test_a_thousand_claims_are_renewed_by_one_message_and_one_statement(world: W
     assert len(made) == 1, made
 
 
-def test_all_calls_of_an_org_that_is_made_by_them_are_served(world: World) -> None:
+def test_all_calls_of_a_new_org_in_a_batch_are_served(world: World) -> None:
     world.warm(2)
     decided = serve(world, asking("newcomer", "r-1"), asking("newcomer", "r-2"))
     assert len(granted(decided)) == 2

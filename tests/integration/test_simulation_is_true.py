@@ -144,7 +144,7 @@ CASES: dict[str, tuple[Assumptions, dict[str, Any]]] = {
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("case", CASES)
-def test_the_pool_does_what_the_simulation_foretold(case: str, store: Store) -> None:
+def test_the_pool_behaves_as_the_simulation_predicts(case: str, store: Store) -> None:
     given, pool = CASES[case]
     profile = Profile(warm_target=2, hot_idle_ttl_s=15, cpu_millicores=1000, memory_mib=1024)
     settings = Settings(

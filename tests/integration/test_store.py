@@ -224,7 +224,7 @@ def somebody_is_blocked(store: Store) -> bool:
 # The clock and the transaction.
 
 
-def test_the_time_is_the_databases_and_can_be_shifted(store: Store) -> None:
+def test_the_time_comes_from_the_database_and_can_be_shifted(store: Store) -> None:
     before = store.now()
     assert before.tzinfo is UTC
     pass_time(store, 3600)
@@ -233,7 +233,7 @@ def test_the_time_is_the_databases_and_can_be_shifted(store: Store) -> None:
     assert store.now() - before < timedelta(seconds=60)
 
 
-def test_what_is_written_bears_the_shifted_time(store: Store) -> None:
+def test_written_rows_have_the_shifted_time(store: Store) -> None:
     pass_time(store, 86_400)
     with store.write() as tx:
         slot = a_slot(tx)
@@ -250,7 +250,7 @@ def test_what_is_written_bears_the_shifted_time(store: Store) -> None:
         datetime.fromisoformat("2030-01-01T00:30:00.001+02:00"),
     ],
 )
-def test_an_instant_comes_back_as_it_went(store: Store, instant: datetime) -> None:
+def test_an_instant_is_read_as_it_was_written(store: Store, instant: datetime) -> None:
     with store.write() as tx:
         slot = a_slot(tx)
         tx.execute(update(schema.workers).values(ready_at=instant))
@@ -308,7 +308,7 @@ def test_a_slot_becomes_ready_once(store: Store) -> None:
         assert len(journal.of(tx, slot.id)) == 2
 
 
-def test_a_move_from_what_was_seen_succeeds_once(store: Store) -> None:
+def test_a_move_from_the_observed_state_succeeds_once(store: Store) -> None:
     with store.write() as tx:
         idle = an_idle(tx)
         assert workers.leave(tx, idle, State.DRAINING, BY) is Outcome.MOVED
@@ -325,7 +325,7 @@ def test_a_move_of_another_epoch_is_fenced(store: Store) -> None:
         assert seen(tx, idle.id) == idle
 
 
-def test_a_move_of_nobody_is_gone(store: Store) -> None:
+def test_a_move_of_a_missing_row_is_gone(store: Store) -> None:
     with store.write() as tx:
         fence = Fence(worker_id=WorkerId("w-none"), epoch=0, states=frozenset({State.IDLE}))
         assert workers.move(tx, fence, State.DRAINING, BY) is Outcome.GONE
@@ -361,7 +361,7 @@ def test_every_change_of_holder_raises_the_epoch(store: Store) -> None:
         assert [e.epoch for e in journal.of(tx, parked.id)] == [0, 0, 1, 2, 3, 4]
 
 
-def test_leaving_the_parking_clears_its_clock(store: Store) -> None:
+def test_leaving_hot_idle_clears_the_ttl(store: Store) -> None:
     with store.write() as tx:
         an_org(tx, hot_idle_floor=1)
         parked = a_parked(tx)
@@ -394,7 +394,7 @@ def test_a_busy_worker_is_marked_as_leaving_once_and_others_never(store: Store) 
         assert (end.is_mark, end.reason, end.detail) == (False, MoveReason.DISRUPTED, "node drained")
 
 
-def test_silence_is_measured_from_the_last_beat(store: Store) -> None:
+def test_silence_is_measured_from_the_last_heartbeat(store: Store) -> None:
     with store.write() as tx:
         claim = a_claim(tx)
         assert not workers.is_silent(tx, claim.worker_id, for_s=15)
@@ -405,7 +405,7 @@ def test_silence_is_measured_from_the_last_beat(store: Store) -> None:
         assert not workers.is_silent(tx, claim.worker_id, for_s=15)
 
 
-def test_notes_are_fenced_like_moves(store: Store) -> None:
+def test_updates_of_a_row_are_fenced_like_moves(store: Store) -> None:
     with store.write() as tx:
         slot = a_slot(tx)
         assert workers.has_pod(tx, slot, PodFacts(uid="u")) is Outcome.MOVED
@@ -446,7 +446,7 @@ def test_the_worker_parked_last_is_picked_and_only_for_its_org(store: Store) -> 
         assert {f["source"] for f in found} == {"hot_idle"}
 
 
-def test_parked_workers_past_their_end_are_listed_by_how_long_they_are(store: Store) -> None:
+def test_parked_workers_past_their_ttl_are_listed_longest_overdue_first(store: Store) -> None:
     with store.write() as tx:
         long, short, middle = some_parked(tx, ttls_s=(90, 10, 20))
     pass_time(store, 30)
@@ -456,7 +456,7 @@ def test_parked_workers_past_their_end_are_listed_by_how_long_they_are(store: St
         assert {w.id for w in workers.oldest_parked(tx, ACME, limit=9)} == {long.id, short.id, middle.id}
 
 
-def test_lists_by_age_take_the_oldest_and_nothing_younger(store: Store) -> None:
+def test_lists_by_age_return_the_oldest_and_nothing_below_the_limit(store: Store) -> None:
     with store.write() as tx:
         old_idle, old_slot = an_idle(tx), a_slot(tx)
         draining = a_slot(tx)
@@ -497,7 +497,7 @@ def test_slots_are_taken_as_far_as_the_cap_allows(store: Store, cap: int, wanted
         assert orgs.pool_row(tx).live == granted
 
 
-def test_slots_beyond_a_cap_that_was_lowered_are_neither_given_nor_taken_away(store: Store) -> None:
+def test_slots_above_a_lowered_cap_are_neither_granted_nor_removed(store: Store) -> None:
     with store.write() as tx:
         orgs.take_slots(tx, 5, 0)
         assert orgs.take_slots(tx, 1, 3) == 0
@@ -529,7 +529,7 @@ def test_an_org_without_a_cap_is_not_counted(store: Store) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "outcome"), [(1, 0, "granted"), (1, 2, "granted"), (2, 1, "refused")]
 )
-def test_the_cap_that_counts_is_the_one_that_holds_when_the_claim_begins(
+def test_the_cap_in_force_when_the_claim_begins_decides(
     store: Store, before: int, after: int, outcome: str
 ) -> None:
     """The cap is being changed while an acquire looks at it: the acquire waits for the change."""
@@ -555,7 +555,7 @@ def test_the_cap_that_counts_is_the_one_that_holds_when_the_claim_begins(
         assert orgs.miscounted(tx) == []
 
 
-def test_a_cap_that_comes_counts_what_lives_already(store: Store) -> None:
+def test_a_new_cap_counts_the_live_claims(store: Store) -> None:
     with store.write() as tx:
         a_claim(tx)
         ended = a_claim(tx)
@@ -570,7 +570,7 @@ def test_a_cap_that_comes_counts_what_lives_already(store: Store) -> None:
         assert orgs.miscounted(tx) == []
 
 
-def test_claims_granted_beside_a_change_are_found_and_counted(store: Store) -> None:
+def test_claims_granted_during_a_change_of_the_cap_are_found_and_counted(store: Store) -> None:
     with store.write() as tx:
         an_org(tx)
         a_claim(tx, "bolt")
@@ -599,7 +599,7 @@ def test_claims_granted_beside_a_change_are_found_and_counted(store: Store) -> N
         (3, 5, 3, False),
     ],
 )
-def test_a_parked_worker_goes_only_above_its_orgs_floor(
+def test_a_parked_worker_drains_only_above_its_orgs_floor(
     store: Store, floor: int, cap: int, parked: int, given: bool
 ) -> None:
     with store.write() as tx:
@@ -624,7 +624,7 @@ def test_parking_is_not_counted_without_a_floor_or_a_cap(store: Store) -> None:
         assert [o.parked for o in orgs.every(tx)] == [0, 0, 0]
 
 
-def test_what_the_table_says_of_an_org_rules_over_the_seed(store: Store) -> None:
+def test_the_row_of_an_org_takes_precedence_over_the_configuration(store: Store) -> None:
     with store.write() as tx:
         an_org(tx, cap=7)
         orgs.seed(tx, ACME, OrgDefaults(cap=1, values={"a": "b"}))
@@ -642,7 +642,7 @@ def test_what_the_table_says_of_an_org_rules_over_the_seed(store: Store) -> None
         ("UPDATE claims SET counted = false WHERE ended_at IS NULL", "org acme: in_use is 1, its counted live claims are 0"),
     ],
 )  # fmt: skip
-def test_a_counter_that_is_not_what_it_counts_is_told(store: Store, tampering: str, sentence: str) -> None:
+def test_a_wrong_counter_is_reported(store: Store, tampering: str, sentence: str) -> None:
     with store.write() as tx:
         an_org(tx, cap=5, hot_idle_floor=1)
         a_claim(tx)
@@ -662,7 +662,7 @@ def test_the_pool_can_be_paused(store: Store) -> None:
 # Requests.
 
 
-def test_a_request_is_made_once_for_an_org(store: Store) -> None:
+def test_a_request_is_created_once_per_org(store: Store) -> None:
     reply: dict[str, Any] = {"reply": ["t-1", "list"], "request_id": "same"}
     with store.write() as tx:
         first = a_waiter(tx, **reply)
@@ -717,7 +717,7 @@ def test_a_request_is_decided_once(store: Store) -> None:
         assert (spent["outcome"], spent["reason"]) == ("refused", Reason.REQUEST_SPENT)
 
 
-def test_a_waiter_past_its_deadline_is_not_served_but_what_is_being_bound_is(store: Store) -> None:
+def test_a_waiter_past_its_deadline_is_not_served_but_a_binding_one_is(store: Store) -> None:
     with store.write() as tx:
         late, binding = a_waiter(tx), a_binding(tx, wait_s=30)
     pass_time(store, 31)
@@ -750,7 +750,7 @@ def test_only_a_waiter_that_is_overdue_times_out(store: Store) -> None:
         assert timed_out(tx, short, long) == []
 
 
-def test_an_activation_that_failed_waits_again_and_is_counted(store: Store) -> None:
+def test_a_request_whose_activation_failed_waits_again_and_is_counted(store: Store) -> None:
     with store.write() as tx:
         failed = a_binding(tx, wait_s=30)
         assert end(tx, failed, ClaimEnd.ACTIVATION_FAILED) is not None
@@ -759,7 +759,9 @@ def test_an_activation_that_failed_waits_again_and_is_counted(store: Store) -> N
         assert seen(tx, failed.worker_id).state is State.DRAINING
 
 
-def test_an_activation_that_failed_gets_another_worker_a_bounded_number_of_times(store: Store) -> None:
+def test_a_request_whose_activation_failed_gets_another_worker_a_bounded_number_of_times(
+    store: Store,
+) -> None:
     with store.write() as tx:
         failed = a_binding(tx)
         another = an_idle(tx, BOUND)
@@ -789,7 +791,7 @@ def test_replies_are_added_once_each(store: Store) -> None:
         assert [r.task_id for r in a_row(tx, request.pk).replies] == newest
 
 
-def test_what_was_decided_but_not_replied_is_listed_until_it_is(store: Store) -> None:
+def test_decided_requests_are_listed_until_they_are_answered(store: Store) -> None:
     with store.write() as tx:
         open_one, answered = a_waiter(tx), a_waiter(tx)
         assert cancelled(tx, answered) == "cancelled"
@@ -878,7 +880,7 @@ def test_only_eligible_waiters_are_seen(store: Store) -> None:
         assert (event["org"], event["worker_id"]) == (BOLT, idle.id)
 
 
-def test_a_waiter_that_is_in_another_hand_is_looked_at_again(store: Store) -> None:
+def test_a_waiter_locked_by_another_transaction_is_matched_again(store: Store) -> None:
     """It may go on waiting, as after a repeated delivery, and nobody else would come for it before the next pass."""
     with store.write() as tx:
         claim = a_claim(tx)
@@ -905,7 +907,7 @@ def test_a_waiter_that_is_in_another_hand_is_looked_at_again(store: Store) -> No
         ("bolt", 10, "cats", "warm"),
     ],
 )
-def test_a_newcomer_overtakes_no_waiter_that_could_have_the_worker(
+def test_a_new_request_overtakes_no_waiter_that_could_use_the_worker(
     store: Store, waiter: str, wait_s: int, newcomer: str, source: str | None
 ) -> None:
     """Another transaction has the waiter's row, so it cannot be served before the newcomer is."""
@@ -926,7 +928,7 @@ def test_a_newcomer_overtakes_no_waiter_that_could_have_the_worker(
 # Misses.
 
 
-def test_a_miss_counts_once_per_request_however_often_it_is_refused(store: Store) -> None:
+def test_a_miss_counts_once_per_request_for_any_number_of_refusals(store: Store) -> None:
     with store.write() as tx:
         an_org(tx)
         missed = {acquired(tx, request_id="same")["pk"] for _ in range(4)}
@@ -1058,7 +1060,7 @@ def test_a_lease_runs_out_only_after_a_whole_lease_of_open_lane(store: Store) ->
         assert end(tx, claim, ClaimEnd.EXPIRED) is None
 
 
-def test_a_lane_without_gaps_stays_open_since_its_beginning(store: Store) -> None:
+def test_a_lane_without_gaps_stays_open_since_its_first_canary(store: Store) -> None:
     with store.write() as tx:
         lane.canary_answered(tx, gap_s=10)
         began = orgs.pool_row(tx).lane_open_since
@@ -1070,7 +1072,7 @@ def test_a_lane_without_gaps_stays_open_since_its_beginning(store: Store) -> Non
         assert orgs.pool_row(tx).lane_open_since == began
 
 
-def test_a_wish_to_release_is_kept_once_and_ends_with_the_claim(store: Store) -> None:
+def test_a_pending_release_is_stored_once_and_ends_with_the_claim(store: Store) -> None:
     with store.write() as tx:
         claim = a_claim(tx)
         assert claims.ask_release(tx, claim.id, "tainted")
@@ -1096,7 +1098,7 @@ def test_a_pass_is_not_attempted_twice_within_its_pause(store: Store) -> None:
         assert passes.attempt(tx, "reap", "two", not_within_s=2.5)
 
 
-def test_a_paused_pass_is_neither_attempted_nor_called_silent(store: Store) -> None:
+def test_a_paused_pass_is_neither_attempted_nor_dark(store: Store) -> None:
     with store.write() as tx:
         passes.set_paused(tx, "reap", paused=True, by="operator")
         assert not passes.attempt(tx, "reap", "one", not_within_s=0)
@@ -1120,7 +1122,7 @@ def test_a_pass_is_silent_until_it_succeeds_and_again_when_it_stops(store: Store
         assert passes.silent_for(tx, "reap", 15)
 
 
-def test_failures_in_a_row_are_counted_and_a_success_ends_the_row(store: Store) -> None:
+def test_consecutive_failures_are_counted_until_a_success(store: Store) -> None:
     with store.write() as tx:
         passes.seed(tx, "reap")
         assert [passes.failed(tx, "reap", outcome="failed", detail="boom") for _ in range(3)] == [1, 2, 3]
@@ -1194,7 +1196,7 @@ def test_a_suspicion_grows_while_it_is_seen_and_is_forgotten_when_it_is_not(stor
         ("UPDATE workers SET epoch = 5", None),
     ],
 )
-def test_a_journal_that_does_not_replay_to_the_table_is_told(
+def test_a_journal_that_does_not_replay_to_the_table_is_reported(
     store: Store, tampering: str, part: str | None
 ) -> None:
     with store.write() as tx:
@@ -1260,7 +1262,7 @@ def test_a_statement_that_takes_too_long_is_transient(store: Store) -> None:
             tx.execute(text("SELECT pg_sleep(5)"))
 
 
-def test_a_lock_that_is_not_given_up_is_transient(store: Store) -> None:
+def test_a_lock_timeout_is_transient(store: Store) -> None:
     with store.write() as tx:
         slot = a_slot(tx)
     with store.write() as holder, store.engine.connect() as tx:

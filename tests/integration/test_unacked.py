@@ -86,7 +86,9 @@ def test_unacknowledged_message_is_aged_by_the_brokers_clock(
 
 
 @WRONG
-def test_restoring_goes_by_the_brokers_clock(server: RedisServer, client: redis.Redis, skew_s: float) -> None:
+def test_unacknowledged_messages_are_restored_by_the_brokers_clock(
+    server: RedisServer, client: redis.Redis, skew_s: float
+) -> None:
     """A fresh one is left where it is, an old one goes back to its queue."""
     _taken_by_one_that_died(server, 0)
     assert _run(_RESTORE, server, skew_s) == "done"

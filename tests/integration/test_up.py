@@ -50,7 +50,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         made.end()
 
 
-def test_it_says_when_it_is_ready_and_its_example_works(up: Up) -> None:
+def test_up_reports_when_it_is_ready_and_its_example_works(up: Up) -> None:
     said = up.said()
     for name in COMPONENTS:
         assert re.search(rf"^{name} +ready in ", said, re.MULTILINE), said
@@ -72,13 +72,13 @@ def test_it_says_when_it_is_ready_and_its_example_works(up: Up) -> None:
     assert json.loads(again)["worker"] == echo["worker"]
 
 
-def test_a_commands_exit_code_and_a_refusal_are_told(up: Up) -> None:
+def test_exit_codes_and_refusals_of_commands_are_reported(up: Up) -> None:
     up.command("acquire", "--org", "acme", "--wait", "20", "--", "sh", "-c", "exit 7", ok=(7,))
     refused = json.loads(up.command("acquire", "--org", "acme", "--profile", "none", "--json", ok=(3,)))
     assert refused["reason"] == "unknown_profile"
 
 
-def test_a_claim_by_hand_is_seen_released_and_in_the_events(up: Up) -> None:
+def test_a_claim_of_an_operator_is_listed_released_and_in_the_events(up: Up) -> None:
     claim = json.loads(up.command("acquire", "--org", "byhand", "--wait", "20", "--lease", "60", "--json"))
     assert claim["outcome"] == "granted"
     status = json.loads(up.command("status", "--json", ok=(0, 1)))
@@ -92,7 +92,7 @@ def test_a_claim_by_hand_is_seen_released_and_in_the_events(up: Up) -> None:
     assert {event["worker_id"] for event in events} == {claim["worker_id"]}
 
 
-def test_orgs_are_set_and_listed_and_rule_at_once(up: Up) -> None:
+def test_orgs_are_set_and_listed_and_take_effect_at_once(up: Up) -> None:
     up.command("org", "set", "small", "--cap", "1", "--weight", "2")
     [small] = [org for org in json.loads(up.command("org", "list", "--json")) if org["id"] == "small"]
     assert (small["cap"], small["weight"]) == (1, 2.0)
@@ -193,7 +193,7 @@ def _shows_in_flower(page: Page, flower: str, text: str) -> None:
     eventually(there, within_s=60)
 
 
-def test_whatever_is_killed_is_started_again_and_the_work_goes_on(up: Up) -> None:
+def test_any_killed_component_is_restarted_and_the_pool_continues(up: Up) -> None:
     with Load(up.broker_url(), orgs=("loop",), threads=2) as load:
         load.goes_on(10)
         for name in COMPONENTS:

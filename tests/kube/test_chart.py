@@ -144,7 +144,7 @@ def test_every_object_is_accepted_and_every_pod_is_restricted(
     apply(own_cluster, tmp_path, pods, "--dry-run=server")
 
 
-def test_the_example_of_a_nodepool_is_accepted(
+def test_the_example_nodepool_is_accepted(
     own_cluster: KubeCluster, foreign_kinds: None, tmp_path: Path
 ) -> None:
     apply(
@@ -215,14 +215,14 @@ def release(own_cluster: KubeCluster) -> HelmRelease:
     return release
 
 
-def test_generated_secrets_outlive_an_upgrade(release: HelmRelease) -> None:
+def test_generated_secrets_are_kept_by_an_upgrade(release: HelmRelease) -> None:
     before = release.secret()
     assert {"master-key", "flower-basic-auth", "board-password", "users.acl", "broker-url"} <= set(before)
     release.upgrade("flower.replicas=2")
     assert release.secret() == before
 
 
-def test_the_control_plane_works_under_exactly_the_rights_of_the_chart(
+def test_the_control_plane_works_with_exactly_the_permissions_of_the_chart(
     release: HelmRelease, kubelet: HollowKubelet, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     """A worker is spawned, acquired, stamped, released and deleted by the chart's own processes, each with the token of its own account; then the driver

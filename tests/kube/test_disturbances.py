@@ -155,7 +155,7 @@ def is_over(end: float) -> bool:
     return time.monotonic() >= end
 
 
-def test_a_killed_api_server_stops_no_warm_acquire_and_nothing_is_deleted_wrongly(
+def test_while_the_api_server_is_killed_warm_acquires_work_and_nothing_is_deleted(
     deployment: DisturbedDeployment, pool: Pool
 ) -> None:
     system, cluster = deployment.system, deployment.cluster
@@ -193,7 +193,7 @@ def outcome(system: System, name: str) -> str | None:
         return passes.get(tx, name).last_outcome
 
 
-def test_a_drained_node_loses_its_idle_worker_at_once_and_its_busy_one_when_it_is_released(
+def test_on_a_drained_node_an_idle_worker_drains_at_once_and_a_busy_one_when_released(
     deployment: DisturbedDeployment, pool: Pool
 ) -> None:
     cluster, ground = deployment.cluster, deployment.ground

@@ -102,7 +102,7 @@ def make_orphans(scene: Scene, ground: KubeGround, *names: str) -> None:
     scene.pass_time(OLD_S)
 
 
-def test_a_pod_that_an_admission_policy_keeps_darkens_no_pass(
+def test_a_pod_that_an_admission_policy_keeps_makes_no_pass_dark(
     scene: Scene, ground: KubeGround, cluster: Cluster, namespace: str
 ) -> None:
     make_orphans(scene, ground, "w-a", "w-poison", "w-z")
@@ -122,7 +122,7 @@ def test_a_pod_that_an_admission_policy_keeps_darkens_no_pass(
     scene.until_seen(lambda pods: not pods)
 
 
-def test_without_the_right_to_delete_the_pass_fails_and_names_it(
+def test_without_the_delete_permission_the_pass_fails_and_names_it(
     ground: KubeGround, cluster: Cluster, namespace: str, store: Store
 ) -> None:
     ground.through_proxy = user_without(cluster, namespace, Right.DELETE_PODS).kubeconfig

@@ -74,7 +74,7 @@ def lacking(inspector: Inspector) -> set[Right]:
     return {lack.right for lack in inspector.lacking()}
 
 
-def test_under_the_role_beside_the_driver_nothing_is_missing_and_nothing_is_refused(
+def test_with_the_role_of_the_driver_nothing_is_missing_and_nothing_is_refused(
     own_cluster: KubeCluster,
 ) -> None:
     namespace = own_cluster.namespace("preflight")
@@ -95,7 +95,7 @@ def quiet(settings: Settings) -> bool:
 
 
 @pytest.mark.parametrize("right", list(Right), ids=lambda right: f"{right.verb} {right.resource}")
-def test_each_right_that_is_missing_is_named(cluster: Cluster, namespace: str, right: Right) -> None:
+def test_each_missing_permission_is_named(cluster: Cluster, namespace: str, right: Right) -> None:
     user = user_without(cluster, namespace, right)
     settings = settings_of(user.kubeconfig, namespace, Profile(own_service_account=True))
     with closing(wiring.open_cluster(settings)) as inspector:
@@ -117,7 +117,9 @@ def cluster_findings(settings: Settings) -> list[Finding]:
         patient.close()
 
 
-def test_what_this_configuration_does_not_need_is_not_missed(cluster: Cluster, namespace: str) -> None:
+def test_permissions_that_the_configuration_does_not_need_are_not_missing(
+    cluster: Cluster, namespace: str
+) -> None:
     """Accounts only where a profile has its own; the right to make the anchor only where there is none."""
     granted = [r for r in rules("Role") if r["resources"] != ["serviceaccounts"]]
     user = cluster.user(
@@ -130,7 +132,7 @@ def test_what_this_configuration_does_not_need_is_not_missed(cluster: Cluster, n
         assert lacking(inspector) == set()
 
 
-def test_a_role_that_comes_a_moment_later_is_waited_for(cluster: Cluster, namespace: str) -> None:
+def test_a_role_that_is_created_a_moment_later_is_waited_for(cluster: Cluster, namespace: str) -> None:
     user = cluster.user("early", namespace, [], cluster_rules=rules("ClusterRole"))
 
     def grant() -> None:
@@ -142,7 +144,7 @@ def test_a_role_that_comes_a_moment_later_is_waited_for(cluster: Cluster, namesp
     later.join()
 
 
-def test_a_component_without_a_vital_right_ends_and_names_it_and_without_nodes_it_warns(
+def test_a_component_without_a_required_permission_exits_and_without_nodes_it_warns(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
     user = user_without(cluster, namespace, Right.DELETE_PODS)
@@ -205,7 +207,7 @@ def examined(cluster: Cluster, namespace: str, postgres: PostgresServer) -> Exam
     return Examined(cluster, namespace, postgres)
 
 
-def test_a_budget_has_to_select_busy_workers_and_no_others(examined: Examined) -> None:
+def test_a_budget_must_select_busy_workers_and_no_others(examined: Examined) -> None:
     assert examined()["budget:default"].level is Level.BAD
     assert examined.namespace in examined()["budget:default"].fix
     examined.apply_budget("shipped")
@@ -243,7 +245,9 @@ def classes(cluster: Cluster, namespace: str) -> Iterator[dict[str, str]]:
         cluster.api.delete(f"{path}/{namespace}-{name}")
 
 
-def test_workers_have_to_go_before_placeholders(examined: Examined, classes: dict[str, str]) -> None:
+def test_workers_must_have_a_higher_priority_than_placeholders(
+    examined: Examined, classes: dict[str, str]
+) -> None:
     def bad(**changes: Any) -> str:
         found = examined(headroom=1, **changes)
         return "; ".join(f"{f.level} {f.evidence}" for f in found.values() if f.id.startswith("priorities:"))
@@ -263,7 +267,7 @@ def test_workers_have_to_go_before_placeholders(examined: Examined, classes: dic
     assert own[f"priorities:{classes['low']}"].level is Level.BAD
 
 
-def test_without_karpenter_no_ceiling_is_missed(examined: Examined) -> None:
+def test_without_karpenter_no_termination_limit_is_missing(examined: Examined) -> None:
     assert "no NodePools" in examined()["node_ceiling"].evidence
 
 
@@ -312,7 +316,7 @@ def add_nodepool(cluster: Cluster, name: str, **spec: Any) -> None:
     )
 
 
-def test_a_node_has_to_wait_for_longer_than_a_workers_grace(
+def test_the_nodes_termination_limit_must_exceed_the_workers_grace(
     karpenter: Cluster, postgres: PostgresServer
 ) -> None:
     examined = Examined(karpenter, karpenter.namespace("nodes"), postgres)
@@ -329,7 +333,7 @@ def test_a_node_has_to_wait_for_longer_than_a_workers_grace(
     assert chosen["node_ceiling"].level is Level.OK
 
 
-def test_with_the_least_rights_the_doctor_says_what_it_did_not_look_at_and_nothing_is_refused(
+def test_with_the_least_permissions_the_doctor_lists_unchecked_items_and_nothing_is_refused(
     own_cluster: KubeCluster, postgres: PostgresServer
 ) -> None:
     namespace = own_cluster.namespace("least")
@@ -348,7 +352,7 @@ def test_with_the_least_rights_the_doctor_says_what_it_did_not_look_at_and_nothi
     assert [r for r in mine if r.is_write] == []
 
 
-def test_a_clock_of_the_api_servers_that_is_wrong_is_told(
+def test_a_wrong_clock_of_the_api_server_is_reported(
     examined: Examined, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Inspector, "now_s", lambda self: 0.0)

@@ -123,7 +123,7 @@ def test_a_quiet_pool_neither_writes_nor_lists(fleet: ScaledFleet) -> None:
     assert not [r for r in fleet.calls(since) if r.is_write or r.verb == "list"], asked
 
 
-def test_lives_and_claims_cost_no_more_writes_than_agreed_and_leave_nothing(fleet: ScaledFleet) -> None:
+def test_workers_and_claims_cost_at_most_the_agreed_writes_and_leave_nothing(fleet: ScaledFleet) -> None:
     system = fleet.system
     with Pool(system.redis.url) as pool, ThreadPoolExecutor(AT_ONCE) as threads:
 

@@ -48,7 +48,7 @@ def uids(ground: KubeGround) -> dict[str, str]:
         return {pod.name: pod.uid for pod in driver.list().pods if not pod.terminating}
 
 
-def test_ctrl_c_leaves_the_pods_the_next_run_takes_them_over_and_deletes_them_if_asked(
+def test_ctrl_c_keeps_the_pods_and_the_next_run_adopts_and_on_request_deletes_them(
     up: Up, ground: KubeGround
 ) -> None:
     up.start()
@@ -98,20 +98,20 @@ def test_ctrl_c_leaves_the_pods_the_next_run_takes_them_over_and_deletes_them_if
         (("--driver", "podman"), 2, "it must be local or kubernetes"),
     ],
 )
-def test_words_that_lead_nowhere_are_told_in_a_line_and_nothing_is_started(
+def test_invalid_arguments_are_reported_in_one_line_and_nothing_is_started(
     tmp_path: Path, words: tuple[str, ...], code: int, said: str
 ) -> None:
     assert refused(tmp_path, *words) == (code, said)
 
 
-def test_a_namespace_that_does_not_let_us_in_is_told_before_anything_is_started(
+def test_a_forbidden_namespace_is_reported_before_anything_is_started(
     up: Up, ground: KubeGround, tmp_path: Path
 ) -> None:
     where = ("--kubeconfig", str(ground.user.kubeconfig), "--namespace", "kube-system")
     assert refused(tmp_path, "--driver", "kubernetes", *where) == (1, "namespace kube-system")
 
 
-def test_a_right_that_is_missing_is_named_before_anything_is_started(
+def test_a_missing_permission_is_named_before_anything_is_started(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
     user = user_without(cluster, namespace, Right.PATCH_PODS)

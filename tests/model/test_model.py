@@ -25,7 +25,7 @@ def _printed() -> Iterator[None]:
     print(f"\nmodel, {KIND}: {STEPS['examples']} examples, {STEPS['steps']} steps, no promise broken")
 
 
-def test_every_promise_holds_whatever_happens(store: Store) -> None:
+def test_every_promise_holds_after_any_sequence_of_rules(store: Store) -> None:
     run_state_machine_as_test(machine_on(store), settings=profile(EXAMPLES[KIND]))
 
 

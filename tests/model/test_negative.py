@@ -115,7 +115,7 @@ MEETINGS: dict[str, tuple[Break, str]] = {
 
 
 @pytest.mark.parametrize("fence", MEETINGS)
-def test_a_fence_is_missed_when_verbs_meet(fence: str, store: Store) -> None:
+def test_removing_a_fence_breaks_concurrent_verbs(fence: str, store: Store) -> None:
     take_away, pair = MEETINGS[fence]
     with pytest.raises(AssertionError):
         let_meet(PAIRS[pair], store, Grain.TRANSACTION, preemptions=None, broken=take_away(store))
@@ -131,7 +131,7 @@ def rows_first(run: Run) -> None:
     sweep_orphans._never_stamped(run, unowned)
 
 
-def test_pods_before_rows_is_missed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listing_rows_before_pods_breaks_the_sweep(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A young pod is left alone anyhow; where none is young it is this order alone that protects a new one."""
     monkeypatch.setattr(sweep_orphans, "YOUNG_S", 0.0)
     pair = PAIRS["spawn / sweep of orphans"]
@@ -241,12 +241,12 @@ STORIES: dict[str, tuple[Break, Callable[[NegativeStory], None]]] = {
 
 
 @pytest.mark.parametrize("fence", STORIES)
-def test_the_stories_end_well_with_all_fences(fence: str, store: Store) -> None:
+def test_every_story_passes_with_all_fences(fence: str, store: Store) -> None:
     STORIES[fence][1](NegativeStory(store))
 
 
 @pytest.mark.parametrize("fence", STORIES)
-def test_a_fence_is_missed_by_the_oracle(fence: str, store: Store) -> None:
+def test_removing_a_fence_fails_the_oracle(fence: str, store: Store) -> None:
     take_away, story = STORIES[fence]
     begun = NegativeStory(store)
     with take_away(store), pytest.raises((AssertionError, PoolError)):
@@ -256,7 +256,7 @@ def test_a_fence_is_missed_by_the_oracle(fence: str, store: Store) -> None:
 # Missed by tests of the suite.
 
 
-def test_the_second_look_is_missed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removing_the_second_observation_fails_a_test(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two-proof rule, the table's half: seen once counts as seen often."""
     real = suspects.see
 
@@ -267,7 +267,7 @@ def test_the_second_look_is_missed(store: Store, monkeypatch: pytest.MonkeyPatch
     _fails(passes_tests.test_a_stamped_pod_is_deleted_only_on_two_proofs_one_of_them_its_own, store)
 
 
-def test_the_pods_own_word_is_missed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removing_the_self_report_fails_a_test(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two-proof rule, the pod's half: nobody asks it."""
     world = World(store)
     monkeypatch.setattr(world.driver, "word", lambda _pod: Word.UNUSED)
@@ -277,12 +277,12 @@ def test_the_pods_own_word_is_missed(store: Store, monkeypatch: pytest.MonkeyPat
         )
 
 
-def test_the_deadline_in_the_rule_is_missed(store: Store) -> None:
+def test_removing_the_deadline_of_a_rule_fails_a_test(store: Store) -> None:
     with altered(store, {"AND q.deadline_at > p_at": ""}), pytest.raises(AssertionError):
         waiting_tests.test_a_waiter_past_its_deadline_is_not_served(World(store))
 
 
-def test_the_locks_token_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removing_the_locks_token_fails_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
     """A release that deletes whatever is there frees the successor's lock."""
     monkeypatch.setattr(locks, "_RELEASE", "return redis.call('del', KEYS[1])")
     with RedisServer() as server, locks_tests.client_of(server) as client:
@@ -291,14 +291,14 @@ def test_the_locks_token_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
             locks_tests.test_a_run_that_lost_its_lock_does_not_release_its_successors(held, client)
 
 
-def test_the_org_of_a_renewal_is_missed(store: Store) -> None:
+def test_removing_the_org_of_a_renewal_fails_a_test(store: Store) -> None:
     """Whoever knows a claim's id renews it."""
     blind = {"coalesce(e ->> 1, k.org) = k.org": "true", "coalesce(a.v ->> 1, k.org) = k.org": "true"}
     with altered(store, blind), pytest.raises(AssertionError):
         claiming_tests.test_signed_caller_renews_only_its_own_claims(World(store), claiming.renew)
 
 
-def test_the_org_of_a_release_is_missed(store: Store) -> None:
+def test_removing_the_org_of_a_release_fails_a_test(store: Store) -> None:
     """Whoever knows a claim's id ends it."""
     blind = {"k.org = coalesce(e.v ->> 1, k.org)": "true"}
     with altered(store, blind), pytest.raises(AssertionError):

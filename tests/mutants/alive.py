@@ -49,7 +49,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/lifecycle/stamping.py",
         "        if worker.state in CLAIMED:\n            workers.mark_leaving(tx, worker.id, by)\n        else:",
         "        if worker.state not in CLAIMED:",
-        f"{FLEET}::test_a_holder_is_told_that_its_pod_is_terminating_and_keeps_it",
+        f"{FLEET}::test_a_renewal_reports_a_terminating_pod_and_keeps_the_claim",
     ),
     broken(
         10,
@@ -57,7 +57,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/lifecycle/observing.py",
         "    elif pod.terminating or pod.leaving:",
         "    elif pod.leaving:",
-        f"{FLEET}::test_an_idle_pod_that_terminates_leaves_at_once",
+        f"{FLEET}::test_an_idle_worker_whose_pod_terminates_drains_at_once",
     ),
     broken(
         10,
@@ -73,7 +73,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/lifecycle/stamping.py",
         "    return not pod.says(wanted(worker))\n",
         "    return False\n",
-        f"{PASSES}::test_busy_is_protected_idle_is_cleared_and_a_quiet_pool_writes_nothing",
+        f"{PASSES}::test_busy_pods_are_protected_idle_pods_are_not_and_a_quiet_pool_writes_nothing",
         f"{PASSES}::test_a_protection_left_behind_by_a_dead_replica_is_cleared",
     ),
     broken(
@@ -82,7 +82,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/lifecycle/stamping.py",
         "    return pod.signature == signature(busy=busy, epoch=worker.epoch, claim_id=worker.claim_id, org=worker.org)",
         "    return busy or pod.signature is not None",
-        f"{PASSES}::test_busy_is_protected_idle_is_cleared_and_a_quiet_pool_writes_nothing",
+        f"{PASSES}::test_busy_pods_are_protected_idle_pods_are_not_and_a_quiet_pool_writes_nothing",
         f"{PASSES}::test_a_protection_left_behind_by_a_dead_replica_is_cleared",
     ),
     broken(
@@ -91,7 +91,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/lifecycle/stamping.py",
         "        if pod.says(wanted(worker)):\n            return True\n",
         "",
-        f"{FLEET}::test_a_stamp_says_what_the_row_says_and_then_writes_nothing",
+        f"{FLEET}::test_a_stamp_copies_the_row_and_writes_nothing_the_second_time",
     ),
     broken(
         12,
@@ -99,7 +99,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}05_end.sql",
         "IF NOT k.abandoned AND r.state = 'binding' AND r.claim_id = k.id THEN\n",
         "IF k.abandoned OR r.state = 'binding' THEN\n",
-        f"{FLEET}::test_a_requester_that_leaves_while_its_worker_activates_costs_nothing",
+        f"{FLEET}::test_a_caller_that_leaves_while_its_worker_activates_costs_nothing",
         f"{FLEET}::test_a_claim_released_before_it_is_hot_goes_to_the_orgs_next_waiter",
     ),
     broken(
@@ -108,7 +108,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}03_wait.sql",
         "  event := warmpool_refuse(c, r, 'cancelled', 'cancelled by its caller', NULL);\n",
         "",
-        f"{FLEET}::test_a_requester_that_leaves_while_a_worker_spawns_costs_nothing",
+        f"{FLEET}::test_a_caller_that_leaves_while_a_worker_spawns_costs_nothing",
         f"{WAITING}::test_a_cancelled_waiter_is_answered_once_and_never_served",
     ),
     broken(
@@ -117,7 +117,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/passes/running.py",
         "if listing.age_s > STALE_AFTER_S:",
         "if listing.age_s < 0:",
-        f"{PASSES}::test_with_a_stale_view_nothing_is_made_and_it_is_no_success",
+        f"{PASSES}::test_with_a_stale_view_nothing_is_created_and_the_pass_does_not_succeed",
     ),
     broken(
         13,
@@ -125,7 +125,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/passes/sweep_orphans.py",
         "    proven = seen.runs >= EMPTY_RUNS and seen.age_s >= EMPTY_AGE_S\n",
         "    proven = True\n",
-        f"{PASSES}::test_an_empty_list_is_believed_only_with_proof_and_then_it_is",
+        f"{PASSES}::test_an_empty_list_is_accepted_only_with_the_anchor",
     ),
     broken(
         13,
@@ -133,7 +133,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/passes/sweep_orphans.py",
         "    proven = seen.runs >= EMPTY_RUNS and seen.age_s >= EMPTY_AGE_S\n",
         "    proven = False\n",
-        f"{PASSES}::test_an_empty_list_is_believed_only_with_proof_and_then_it_is",
+        f"{PASSES}::test_an_empty_list_is_accepted_only_with_the_anchor",
     ),
     broken(
         14,
@@ -157,7 +157,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/passes/sweep_orphans.py",
         "STAMPED_PER_RUN = 10",
         "STAMPED_PER_RUN = 1000",
-        f"{PASSES}::test_few_stamped_pods_are_deleted_a_run",
+        f"{PASSES}::test_a_run_deletes_a_bounded_number_of_stamped_pods",
     ),
     broken(
         14,
@@ -165,6 +165,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/lifecycle/observing.py",
         "    if pod.epoch > worker.epoch:\n        lose_to_a_later_holder(deps, worker, pod)\n    elif pod.phase",
         "    if pod.phase",
-        f"{FLEET}::test_a_pod_that_knows_a_later_holder_is_given_to_nobody_and_left_alone",
+        f"{FLEET}::test_a_pod_stamped_with_a_later_epoch_is_never_granted_and_left_alone",
     ),
 )

@@ -38,7 +38,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/lifecycle/effects.py",
         '            wrong.append(\n                (f"request {decision.pk}", f"task id',
         '            break\n            wrong.append(\n                (f"request {decision.pk}", f"task id',
-        "tests/integration/test_bad_items.py::test_everybody_else_who_asked_the_same_is_answered",
+        "tests/integration/test_bad_items.py::test_other_callers_of_the_same_request_are_answered",
     ),
     broken(
         40,
@@ -54,7 +54,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/lifecycle/effects.py",
         "                sparing.left_out(deps.metrics, Item.MATCH, profile, exc)\n",
         "                raise\n",
-        "tests/integration/test_bad_items.py::test_matching_that_fails_keeps_no_answer_back",
+        "tests/integration/test_bad_items.py::test_failed_matching_delays_no_answer",
     ),
     broken(
         40,
@@ -62,7 +62,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/store/sql.py",
         '    return value.replace("\\0", "\\\\x00")[:_LONGEST_PROSE]\n',
         "    return value\n",
-        "tests/integration/test_bad_items.py::test_audit_entry_is_written_whatever_its_text",
+        "tests/integration/test_bad_items.py::test_audit_entry_with_any_text_is_written",
     ),
     broken(
         40,
@@ -70,7 +70,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/store/sql.py",
         '        value = value.encode(errors="backslashreplace").decode()\n',
         "        pass\n",
-        "tests/integration/test_bad_items.py::test_audit_entry_is_written_whatever_its_text",
+        "tests/integration/test_bad_items.py::test_audit_entry_with_any_text_is_written",
     ),
     broken(
         40,
@@ -78,7 +78,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/lifecycle/observing.py",
         "        sparing.left_out(deps.metrics, Item.WATCH_EVENT, seen.name, exc)\n",
         "        raise\n",
-        f"{_ITEMS}::test_watch_event_that_fails_is_left_out_and_the_next_ones_are_observed",
+        f"{_ITEMS}::test_watch_event_that_fails_is_skipped_and_the_next_ones_are_observed",
     ),
     broken(
         40,
@@ -86,7 +86,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/lifecycle/activating.py",
         "        return fail(deps, held, sparing.left_out(deps.metrics, Item.ACTIVATION, held.worker_id, exc))\n",
         "        raise\n",
-        f"{_ITEMS}::test_activation_that_raises_anything_fails_at_once_and_its_request_is_answered",
+        f"{_ITEMS}::test_activation_that_raises_any_error_fails_at_once_and_its_request_is_answered",
     ),
     broken(
         40,
@@ -94,7 +94,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/passes/running.py",
         "        except Exception as exc:  # noqa: BLE001 - a bug in one",
         "        except Refused as exc:  # a bug in one",
-        f"{_ITEMS}::test_step_that_raises_anything_is_left_out_told_once_and_the_pass_succeeds",
+        f"{_ITEMS}::test_step_that_raises_any_error_is_skipped_reported_once_and_the_pass_succeeds",
     ),
     broken(
         40,
@@ -102,7 +102,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/passes/reconcile_warm.py",
         '        run.spare("reconciled", name, partial(reconcile, run, ProfileName(name), profile, pods))\n',
         "        reconcile(run, ProfileName(name), profile, pods)\n",
-        f"{_ITEMS}::test_profile_that_cannot_be_reconciled_keeps_no_other_from_being",
+        f"{_ITEMS}::test_profile_that_cannot_be_reconciled_blocks_no_other_profile",
     ),
     broken(
         40,
@@ -118,7 +118,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "tasks/background.py",
         "                self.left_out(Item.TIMER, _name(call), exc)\n",
         "                raise\n",
-        f"{_ITEMS}::test_timer_that_raises_anything_ends_no_other",
+        f"{_ITEMS}::test_timer_that_raises_any_error_ends_no_other_timer",
     ),
     broken(
         40,
@@ -126,7 +126,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "tasks/background.py",
         "            self._one_by_one(things, exc)\n",
         "            self._timers.left_out(self._item, things, exc)\n",
-        f"{_ITEMS}::test_one_bad_thing_among_those_that_are_dealt_with_together_is_left_out",
+        f"{_ITEMS}::test_one_bad_item_of_a_batch_is_skipped",
     ),
     broken(
         40,
@@ -134,7 +134,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "tasks/background.py",
         "            self._keep(things, exc)\n",
         "            pass\n",
-        f"{_ITEMS}::test_things_that_an_outage_keeps_back_are_dealt_with_after_it",
+        f"{_ITEMS}::test_items_of_a_batch_that_met_an_outage_are_processed_after_it",
     ),
     broken(
         40,
@@ -142,7 +142,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "tasks/sending.py",
         "                self._left_out(Item.MESSAGE, sending.task, exc)\n",
         "                raise\n",
-        f"{_ITEMS}::test_message_that_cannot_be_written_keeps_no_other_back",
+        f"{_ITEMS}::test_message_that_cannot_be_written_blocks_no_other",
     ),
     broken(
         40,
@@ -158,7 +158,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/core/threads.py",
         "        except BaseException as exc:  # noqa: BLE001 - restart it whatever the cause\n",
         "        except ZeroDivisionError as exc:\n",
-        f"{_THREADS}::test_thread_that_is_killed_is_started_again_and_counted",
+        f"{_THREADS}::test_killed_thread_is_restarted_and_counted",
     ),
     broken(
         43,
@@ -166,7 +166,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/core/threads.py",
         "        self._count()\n        self.turned()\n",
         "        self.turned()\n",
-        f"{_THREADS}::test_thread_that_is_killed_is_started_again_and_counted",
+        f"{_THREADS}::test_killed_thread_is_restarted_and_counted",
     ),
     broken(
         43,
@@ -174,7 +174,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/core/threads.py",
         "self.is_alive() and self._clock.monotonic() - self._turned_at < self._stuck_after_s",
         "self.is_alive()",
-        f"{_THREADS}::test_thread_that_does_not_turn_is_unwell_until_it_turns_again",
+        f"{_THREADS}::test_thread_that_does_not_turn_is_unhealthy_until_it_turns_again",
     ),
     broken(
         43,
@@ -182,7 +182,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/core/threads.py",
         "self.is_alive() and self._clock.monotonic() - self._turned_at < self._stuck_after_s",
         "self._clock.monotonic() - self._turned_at < self._stuck_after_s",
-        f"{_THREADS}::test_dead_thread_is_unwell",
+        f"{_THREADS}::test_dead_thread_is_unhealthy",
     ),
     broken(
         43,
@@ -198,7 +198,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "tasks/worker/liveness.py",
         "    return _broker_answers(settings) and _database_answers(settings)\n",
         "    return _broker_answers(settings)\n",
-        "tests/integration/test_liveness.py::test_database_that_is_away_excuses_a_stuck_thread",
+        "tests/integration/test_liveness.py::test_unreachable_database_excuses_a_stuck_thread",
     ),
     broken(
         43,
@@ -206,7 +206,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/client/session.py",
         "            except BaseException:  # noqa: BLE001 - whatever ends it, it is still wanted\n",
         "            except ZeroDivisionError:\n",
-        "tests/integration/test_client_threads.py::test_client_thread_that_is_killed_is_started_again",
+        "tests/integration/test_client_threads.py::test_killed_client_thread_is_restarted",
     ),
     broken(
         43,
@@ -214,6 +214,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/client/aio_session.py",
         "            except Exception:  # noqa: BLE001 - whatever ends it, it is still wanted\n",
         "            except ZeroDivisionError:\n",
-        "tests/integration/test_client_threads.py::test_asyncio_task_that_dies_is_started_again",
+        "tests/integration/test_client_threads.py::test_failed_asyncio_task_is_restarted",
     ),
 )

@@ -25,7 +25,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/ops/board/attempts.py",
         "        if self.count < FREE:\n",
         "        if self.count >= 0:\n",
-        f"{_CORE}::test_each_wrong_password_doubles_the_wait_up_to_an_end",
+        f"{_CORE}::test_each_wrong_password_doubles_the_wait_up_to_a_limit",
     ),
     broken(
         52,
@@ -41,7 +41,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/ops/board/attempts.py",
         "        while len(self._failures) > MOST_ADDRESSES:\n            self._failures.popitem(last=False)\n",
         "",
-        f"{_CORE}::test_a_flood_of_addresses_takes_no_more_memory_and_locks_out_nobody",
+        f"{_CORE}::test_a_flood_of_addresses_takes_bounded_memory_and_locks_out_no_other_address",
     ),
     broken(
         52,
@@ -49,7 +49,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/ops/board/attempts.py",
         "        self._failures.move_to_end(key)\n",
         "",
-        f"{_CORE}::test_an_address_that_goes_on_guessing_is_not_forgotten_for_newer_ones",
+        f"{_CORE}::test_an_address_that_keeps_guessing_is_not_evicted_by_newer_ones",
     ),
     broken(
         52,
@@ -89,7 +89,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/ops/board/proxies.py",
         'self._list(scope, "x-forwarded-proto") if self.relayed(scope) else []',
         'self._list(scope, "x-forwarded-proto")',
-        f"{_CORE}::test_tls_is_believed_from_a_trusted_proxy_only",
+        f"{_CORE}::test_the_tls_header_counts_only_from_a_trusted_proxy",
     ),
     broken(
         52,
@@ -97,7 +97,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/ops/board/acting.py",
         "secure=board.is_secure(request)",
         "secure=board.always_secure",
-        f"{_TRUST}::test_the_cookie_is_for_tls_only_where_the_caller_speaks_tls",
+        f"{_TRUST}::test_the_cookie_is_secure_if_the_caller_uses_tls",
     ),
     broken(
         52,
@@ -113,7 +113,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/ops/board/proxies.py",
         'return values[0].strip() if len(values) == 1 else ""',
         'return values[0].strip() if values else ""',
-        f"{_CORE}::test_a_user_header_from_elsewhere_or_sent_twice_or_no_name_is_ignored",
+        f"{_CORE}::test_an_untrusted_repeated_or_invalid_user_header_is_ignored",
     ),
     broken(
         52,
@@ -137,7 +137,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/ops/board/users.py",
         "if self.is_on and not proxies.networks:",
         "if self.is_on and proxies is None:",
-        f"{_CORE}::test_contradicting_settings_of_single_sign_on_get_a_sentence",
+        f"{_CORE}::test_contradicting_settings_of_single_sign_on_are_refused_with_an_explanation",
     ),
     broken(
         52,
@@ -145,7 +145,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/ops/board/proxies.py",
         "    if network.prefixlen == 0:\n",
         "    if network.prefixlen < 0:\n",
-        f"{_CORE}::test_a_trusted_proxy_that_is_no_network_gets_a_sentence",
+        f"{_CORE}::test_a_trusted_proxy_that_is_no_network_is_refused_with_an_explanation",
     ),
     broken(
         52,
@@ -161,7 +161,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/ops/board/inputs.py",
         '    _text(unquote_to_bytes(path), "path")\n',
         "",
-        f"{_FUZZ}::test_control_characters_bytes_that_are_no_text_and_huge_targets_get_4xx",
+        f"{_FUZZ}::test_control_characters_invalid_utf8_and_huge_targets_get_4xx",
     ),
     broken(
         38,
@@ -169,7 +169,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/ops/board/inputs.py",
         "if len(path) > MOST_PATH_BYTES or len(query) > MOST_QUERY_BYTES:",
         "if len(query) > MOST_QUERY_BYTES:",
-        f"{_FUZZ}::test_no_path_and_no_query_is_an_error_of_the_board",
+        f"{_FUZZ}::test_no_path_or_query_causes_a_server_error",
     ),
     broken(
         38,
@@ -177,7 +177,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/ops/board/inputs.py",
         '        _without_control(text, "form")\n',
         "        pass\n",
-        f"{_FUZZ}::test_no_form_is_an_error_of_the_board",
+        f"{_FUZZ}::test_no_form_causes_a_server_error",
     ),
     broken(
         52,

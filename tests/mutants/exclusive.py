@@ -24,7 +24,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}02_begin.sql",
         "ORDER BY w.ready_at, w.id LIMIT p_most FOR UPDATE SKIP LOCKED",
         "ORDER BY w.ready_at, w.id LIMIT p_most",
-        f"{INTERLEAVINGS}::test_a_worker_that_one_is_taking_is_passed_over_by_the_next",
+        f"{INTERLEAVINGS}::test_a_worker_locked_by_one_claim_is_skipped_by_the_next",
     ),
     broken(
         1,
@@ -32,7 +32,7 @@ MUTANTS: tuple[Mutant, ...] = (
         SCHEMA_SQL,
         "CREATE UNIQUE INDEX one_live_claim_a_worker",
         "CREATE INDEX one_live_claim_a_worker",
-        f"{SCHEMA}::test_a_breach_by_raw_sql_is_refused_under_the_promises_name",
+        f"{SCHEMA}::test_a_violation_by_raw_sql_is_refused_under_the_promises_name",
     ),
     # A request that has an answer is not evaluated; without that, its state still stops the second grant.
     Mutant(
@@ -74,7 +74,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/lifecycle/activating.py",
         "if worker is None or worker.epoch != held.epoch or worker.claim_id != held.claim_id:",
         "if worker is None:",
-        f"{FLEET}::test_an_activation_of_another_holder_touches_nothing",
+        f"{FLEET}::test_an_activation_of_another_holder_changes_nothing",
     ),
     broken(
         3,
@@ -98,7 +98,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}02_begin.sql",
         "w.state = 'hot_idle' AND w.org = p_org AND w.profile",
         "w.state = 'hot_idle' AND w.profile",
-        f"{SERVING}::test_anothers_parked_worker_is_not_even_tried",
+        f"{SERVING}::test_a_parked_worker_of_another_org_is_never_tried",
     ),
     broken(
         4,
@@ -106,7 +106,7 @@ MUTANTS: tuple[Mutant, ...] = (
         SCHEMA_SQL,
         "IF OLD.org IS NOT NULL AND (NEW.org IS NULL OR NEW.org <> OLD.org) THEN",
         "IF false THEN",
-        f"{SCHEMA}::test_a_breach_by_raw_sql_is_refused_under_the_promises_name",
+        f"{SCHEMA}::test_a_violation_by_raw_sql_is_refused_under_the_promises_name",
     ),
     broken(
         5,
@@ -114,7 +114,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/lifecycle/observing.py",
         "if pod.image != worker.image:",
         "if pod.image == '':",
-        f"{FLEET}::test_a_pod_of_another_image_is_never_handed_out",
+        f"{FLEET}::test_a_worker_of_another_image_is_never_granted",
     ),
     broken(
         5,
@@ -139,7 +139,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/lifecycle/spawning.py",
         "if slot.revision != revision(profile):",
         "if slot.revision == '':",
-        "tests/integration/test_rollouts.py::test_a_slot_is_given_its_pod_only_by_a_process_that_knows_its_shape",
+        "tests/integration/test_rollouts.py::test_a_pod_is_created_only_by_a_process_with_the_slots_revision",
     ),
     broken(
         6,
@@ -147,7 +147,7 @@ MUTANTS: tuple[Mutant, ...] = (
         SCHEMA_SQL,
         "IF OLD.state IN ('lost', 'retired') THEN RAISE",
         "IF false THEN RAISE",
-        f"{SCHEMA}::test_a_breach_by_raw_sql_is_refused_under_the_promises_name",
+        f"{SCHEMA}::test_a_violation_by_raw_sql_is_refused_under_the_promises_name",
     ),
     broken(
         6,
@@ -163,7 +163,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/lifecycle/spawning.py",
         "        deps.driver.delete(pod.name, pod.uid, grace_s=0)\n    return outcome",
         "        pass\n    return outcome",
-        f"{FLEET}::test_a_spawn_whose_slot_was_given_up_meanwhile_leaves_no_pod",
+        f"{FLEET}::test_a_spawn_whose_slot_was_drained_meanwhile_leaves_no_pod",
     ),
     broken(
         7,
@@ -171,7 +171,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}06_acquire.sql",
         "contested := c.anyone_waits AND warmpool_anyone_waits(a.profile, c.at);",
         "contested := false;",
-        f"{WAITING}::test_a_waiter_whom_somebody_is_about_to_serve_is_not_overtaken",
+        f"{WAITING}::test_a_waiter_that_is_about_to_be_served_is_not_overtaken",
     ),
     broken(
         7,
@@ -179,7 +179,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}07_serve.sql",
         "FROM warmpool_followed(c, events, freed, locked) f;",
         "FROM warmpool_followed(c, events, freed, '{}') f;",
-        f"{SERVING}::test_a_batch_serves_a_waiter_before_what_came_later",
+        f"{SERVING}::test_a_batch_serves_a_waiter_before_later_calls",
     ),
     broken(
         7,
@@ -195,6 +195,6 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}03_wait.sql",
         "ORDER BY q.created_at, q.pk LIMIT p_most FOR UPDATE SKIP LOCKED",
         "ORDER BY q.created_at DESC LIMIT p_most FOR UPDATE SKIP LOCKED",
-        f"{WAITING}::test_within_an_org_the_oldest_waits_shortest",
+        f"{WAITING}::test_within_an_org_the_oldest_waiter_is_served_first",
     ),
 )

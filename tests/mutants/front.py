@@ -33,7 +33,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "tasks/lane/bounds.py",
         "    if len(digits) > MOST_DIGITS:\n        raise",
         "    if not digits:\n        raise",
-        f"{_INCOMING}::test_frame_with_a_number_without_bound_is_dropped",
+        f"{_INCOMING}::test_frame_with_an_unbounded_number_is_dropped",
     ),
     broken(
         40,
@@ -41,7 +41,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "tasks/lane/bounds.py",
         "    return int(digits) if len(digits) <= MOST_DIGITS else float(digits)",
         "    return int(digits)",
-        f"{_INCOMING}::test_number_of_any_length_is_bounded",
+        f"{_INCOMING}::test_length_of_a_number_is_bounded",
     ),
     broken(
         40,
@@ -65,7 +65,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "tasks/lane/bounds.py",
         '    return _UNPRINTABLE.sub("?", value[:most]) if',
         "    return value if",
-        f"{_INCOMING}::test_text_of_a_stranger_is_cleaned",
+        f"{_INCOMING}::test_text_from_outside_is_cleaned",
     ),
     broken(
         40,
@@ -73,7 +73,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "tasks/lane/messages.py",
         "    if any(embedded.get(name) for name in _FOLLOWERS):",
         "    if not embedded:",
-        f"{_INCOMING}::test_follower_is_objected_to_and_named",
+        f"{_INCOMING}::test_message_with_a_follower_is_refused_and_the_follower_named",
     ),
     broken(
         40,
@@ -81,7 +81,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "tasks/lane/messages.py",
         '                "delivery_info": {"exchange": "", "routing_key": queue},',
         '                "delivery_info": "nonsense",',
-        f"{_INCOMING}::test_message_that_is_kept_is_the_same_call_in_a_frame_of_our_own",
+        f"{_INCOMING}::test_stored_message_is_the_same_call_in_our_own_frame",
     ),
     broken(
         40,
@@ -114,7 +114,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "tasks/lane/mailbox.py",
         "        share = max(LEAST_SHARE, most // len(some))",
         "        share = most",
-        f"{_MAILBOX}::test_flooded_queue_leaves_its_turn_to_the_others",
+        f"{_MAILBOX}::test_flooded_queue_does_not_starve_the_others",
     ),
     broken(
         40,
@@ -122,7 +122,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "tasks/lane/mailbox.py",
         "        self._next += looked_at\n",
         "",
-        f"{_MAILBOX}::test_more_queues_than_are_looked_at_together_are_all_read",
+        f"{_MAILBOX}::test_more_queues_than_one_read_takes_are_all_read",
     ),
     broken(
         40,
@@ -138,7 +138,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "tasks/lane/sharing.py",
         "in_hand >= self._most_in_hand or (",
         "in_hand >= 10**9 or (",
-        f"{_SHARING}::test_org_has_a_bounded_number_of_calls_in_hand",
+        f"{_SHARING}::test_org_has_a_bounded_number_of_queued_calls",
     ),
     broken(
         40,
@@ -146,7 +146,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "tasks/lane/sharing.py",
         "+ size_bytes > self._most_bytes",
         "+ size_bytes > 10**12",
-        f"{_SHARING}::test_org_has_a_bounded_number_of_bytes_in_hand",
+        f"{_SHARING}::test_org_has_a_bounded_number_of_queued_bytes",
     ),
     broken(
         40,
@@ -154,8 +154,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "tasks/lane/mailbox.py",
         "turn == 1 and place - 1 or place",
         "place",
-        f"{_MAILBOX}::test_every_queue_has_its_turn_when_all_are_full",
-        f"{_MAILBOX}::test_queue_that_fills_each_turn_with_bytes_leaves_the_next_its_turn",
+        f"{_MAILBOX}::test_every_queue_is_read_when_all_are_full",
+        f"{_MAILBOX}::test_queue_with_large_messages_does_not_starve_the_next",
     ),
     broken(
         40,
@@ -195,7 +195,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "tasks/lane/wire.py",
         "            if is_outage(exc):\n                raise",
         "            if exc is None:\n                raise",
-        f"{_MAILBOX}::test_broker_that_refuses_writes_raises_and_the_connection_is_made_anew",
+        f"{_MAILBOX}::test_broker_that_refuses_writes_raises_and_the_connection_is_replaced",
     ),
     broken(
         42,
@@ -203,7 +203,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/broker/outages.py",
         "text.startswith(_CODES)",
         "text.startswith(())",
-        "tests/unit/test_outages.py::test_refusal_that_passes_is_an_outage",
+        "tests/unit/test_outages.py::test_temporary_refusal_is_an_outage",
     ),
     broken(
         42,
@@ -219,6 +219,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/wiring.py",
         "    return settings.pool.call_timeout_s / LOCK_PART if",
         "    return settings.pool.call_timeout_s if",
-        "tests/integration/test_lock_waits.py::test_threads_that_orgs_share_wait_for_a_lock_for_a_part_of_their_time",
+        "tests/integration/test_lock_waits.py::test_shared_threads_wait_for_a_lock_for_a_part_of_their_time",
     ),
 )

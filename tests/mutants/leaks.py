@@ -11,7 +11,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/lifecycle/retiring.py",
         "            _tell_refused(deps, worker_id, exc)\n        return Outcome.FENCED\n",
         "            _tell_refused(deps, worker_id, exc)\n",
-        f"{FLEET}::test_a_delete_that_fails_leaves_the_row_draining_and_is_tried_again",
+        f"{FLEET}::test_a_failed_delete_leaves_the_row_draining_and_is_retried",
     ),
     broken(
         15,
@@ -19,7 +19,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/passes/reap.py",
         '            run.deps.broker.send("pool.retire", worker_id=worker.id)\n',
         "            pass\n",
-        f"{FLEET}::test_a_delete_that_fails_leaves_the_row_draining_and_is_tried_again",
+        f"{FLEET}::test_a_failed_delete_leaves_the_row_draining_and_is_retried",
         "tests/faults/test_crash_points.py::test_every_crash_point_converges",
     ),
     broken(
@@ -117,7 +117,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/passes/reap.py",
         "    _parked_past_end(run)\n",
         "",
-        f"{PASSES}::test_a_parked_worker_is_gone_after_its_time_and_not_before",
+        f"{PASSES}::test_a_parked_worker_drains_after_its_ttl_and_not_before",
     ),
     broken(
         20,
@@ -133,7 +133,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/passes/fallback.py",
         "    reap.without_expiry(run)\n",
         "    reap.run(run)\n",
-        f"{RUNNING}::test_the_fallback_ends_no_lease_though_a_canary_has_just_come_through",
+        f"{RUNNING}::test_the_fallback_ends_no_lease_although_a_canary_has_just_passed",
     ),
     broken(
         21,
@@ -141,7 +141,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/passes/sweep_orphans.py",
         "    _companions(run, pods)\n",
         "",
-        f"{PASSES}::test_companions_without_a_pod_go",
+        f"{PASSES}::test_companions_without_a_pod_are_removed",
     ),
     broken(
         22,
@@ -149,7 +149,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/passes/collect_garbage.py",
         "lambda tx: garbage.terminal_workers(tx, older_than_s=pool.terminal_keep_s, limit=run.limit),",
         "lambda tx: 0,",
-        f"{PASSES}::test_what_is_over_does_not_grow_for_ever",
+        f"{PASSES}::test_ended_rows_are_deleted_after_their_retention",
     ),
     broken(
         22,
@@ -157,7 +157,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/passes/collect_garbage.py",
         "lambda tx: garbage.journal_entries(tx, older_than_s=pool.journal_keep_s, limit=run.limit),",
         "lambda tx: 0,",
-        f"{PASSES}::test_what_is_over_does_not_grow_for_ever",
+        f"{PASSES}::test_ended_rows_are_deleted_after_their_retention",
     ),
     broken(
         23,
@@ -165,7 +165,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/passes/reconcile_headroom.py",
         "there[wanted:], lambda p",
         "there[wanted or len(there) :], lambda p",
-        f"{PASSES}::test_headroom_is_constant_and_off_deletes_it",
+        f"{PASSES}::test_headroom_is_constant_and_disabling_it_deletes_it",
     ),
     broken(
         23,
@@ -173,6 +173,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/passes/reconcile_headroom.py",
         "max(0, wanted - len(there))",
         "max(0, wanted + len(listing.named()) // 10 - len(there))",
-        f"{PASSES}::test_headroom_is_constant_and_off_deletes_it",
+        f"{PASSES}::test_headroom_is_constant_and_disabling_it_deletes_it",
     ),
 )

@@ -11,7 +11,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}06_acquire.sql",
         "    IF cardinality(ns) > 0 AND NOT a.profile = ANY (shapes) THEN",
         "    IF NOT a.profile = ANY (shapes) THEN",
-        f"{SERVING}::test_batch_gives_no_request_a_worker_of_another_profile",
+        f"{SERVING}::test_batch_grants_no_request_a_worker_of_another_profile",
     ),
     broken(
         5,
@@ -27,7 +27,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}02_begin.sql",
         "in_use = in_use + g.counted::int",
         "in_use = in_use",
-        f"{SERVING}::test_a_batch_goes_up_to_the_cap_and_not_beyond",
+        f"{SERVING}::test_a_batch_grants_up_to_the_cap",
     ),
     broken(
         29,
@@ -35,7 +35,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}02_begin.sql",
         "parked = parked - g.parked_counted::int",
         "parked = parked",
-        f"{SERVING}::test_alone_in_a_batch_and_patiently_a_call_writes_the_same_rows",
+        f"{SERVING}::test_a_call_writes_the_same_rows_alone_in_a_batch_and_on_the_slow_path",
     ),
     broken(
         29,
@@ -59,7 +59,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}06_acquire.sql",
         "(o.cap > 0 AND o.in_use >= o.cap, 'org_cap',",
         "(o.cap > 0 AND o.in_use > o.cap, 'org_cap',",
-        f"{SERVING}::test_a_batch_goes_up_to_the_cap_and_not_beyond",
+        f"{SERVING}::test_a_batch_grants_up_to_the_cap",
     ),
     broken(
         29,
@@ -67,7 +67,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}04_hand_over.sql",
         "      CONTINUE WHEN o.id IS NULL OR warmpool_room(o) <= 0;\n      waiters := warmpool_next(l.org, p_profile, c.at, 1);",
         "      CONTINUE WHEN o.id IS NULL;\n      waiters := warmpool_next(l.org, p_profile, c.at, 1);",
-        f"{RULES_TESTS}::test_a_match_looks_at_the_cap_once_more_when_it_has_the_org",
+        f"{RULES_TESTS}::test_a_match_checks_the_cap_again_under_the_orgs_lock",
     ),
     broken(
         29,
@@ -75,7 +75,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}04_hand_over.sql",
         "    o := warmpool_lock_org(c, p_org);\n  END IF;",
         "    PERFORM warmpool_lock_org(c, p_org);\n  END IF;",
-        f"{RULES_TESTS}::test_a_match_looks_at_the_cap_once_more_when_it_has_the_org",
+        f"{RULES_TESTS}::test_a_match_checks_the_cap_again_under_the_orgs_lock",
     ),
     broken(
         29,
@@ -91,7 +91,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}05_end.sql",
         "parked = parked + e.parked_counted::int",
         "parked = parked",
-        f"{SERVING}::test_releases_park_or_drain_each_by_its_own_rules_and_are_counted",
+        f"{SERVING}::test_releases_in_a_batch_park_or_drain_each_by_its_own_rules_and_are_counted",
     ),
     broken(
         29,
@@ -107,7 +107,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}05_end.sql",
         "  IF moved < cardinality(ends) THEN",
         "  IF false THEN",
-        f"{RULES_TESTS}::test_a_claim_whose_worker_is_no_longer_its_own_does_not_end",
+        f"{RULES_TESTS}::test_a_claim_that_contradicts_its_workers_row_does_not_end",
     ),
     broken(
         7,
@@ -115,7 +115,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}02_begin.sql",
         "ORDER BY w.hot_idle_since DESC, w.id DESC",
         "ORDER BY w.hot_idle_since, w.id",
-        f"{RULES_TESTS}::test_the_worker_that_was_parked_last_is_given_first",
+        f"{RULES_TESTS}::test_the_worker_that_was_parked_last_is_granted_first",
     ),
     broken(
         7,
@@ -123,7 +123,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}02_begin.sql",
         "ORDER BY w.ready_at, w.id",
         "ORDER BY w.ready_at DESC, w.id",
-        f"{RULES_TESTS}::test_the_worker_that_was_ready_first_is_given_first",
+        f"{RULES_TESTS}::test_the_worker_that_was_ready_first_is_granted_first",
     ),
     broken(
         1,
@@ -131,7 +131,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}02_begin.sql",
         "ORDER BY w.hot_idle_since DESC, w.id DESC LIMIT p_most FOR UPDATE SKIP LOCKED",
         "ORDER BY w.hot_idle_since DESC, w.id DESC LIMIT p_most",
-        f"{INTERLEAVINGS}::test_a_parked_worker_that_one_is_taking_is_passed_over_by_the_next",
+        f"{INTERLEAVINGS}::test_a_parked_worker_locked_by_one_claim_is_skipped_by_the_next",
     ),
     broken(
         7,
@@ -139,7 +139,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}03_wait.sql",
         "\n    WHERE o.cap = 0 OR o.in_use < o.cap\n    ORDER BY 2, 3, 1",
         "\n    ORDER BY 2, 3, 1",
-        f"{WAITING}::test_a_waiter_at_its_orgs_cap_delays_nobody",
+        f"{WAITING}::test_a_waiter_at_its_orgs_cap_delays_no_other_waiter",
     ),
     broken(
         7,
@@ -147,7 +147,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}03_wait.sql",
         "AND q.org = n.org AND q.deadline_at > p_at",
         "AND q.org = n.org",
-        f"{RULES_TESTS}::test_a_waiter_past_its_deadline_keeps_no_worker_from_others",
+        f"{RULES_TESTS}::test_a_waiter_past_its_deadline_blocks_no_other_waiter",
     ),
     broken(
         7,
@@ -180,7 +180,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}03_wait.sql",
         "AND q.org = p_org AND q.deadline_at > p_at\n",
         "AND q.org = p_org\n",
-        f"{WAITING}::test_a_waiter_that_gave_up_does_not_stand_before_one_that_did_not",
+        f"{WAITING}::test_a_waiter_past_its_deadline_does_not_block_the_next_one",
     ),
     broken(
         1,
@@ -188,7 +188,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}03_wait.sql",
         "ORDER BY q.created_at, q.pk LIMIT p_most FOR UPDATE SKIP LOCKED",
         "ORDER BY q.created_at, q.pk LIMIT p_most",
-        f"{INTERLEAVINGS}::test_a_waiter_that_one_is_serving_is_passed_over_by_the_next",
+        f"{INTERLEAVINGS}::test_a_waiter_locked_by_one_matcher_is_skipped_by_the_next",
     ),
     broken(
         25,
@@ -196,7 +196,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}06_acquire.sql",
         "IN ('no_warm_worker', 'pool_cap') AND q.miss_consumed_at IS NULL THEN",
         "IN ('no_warm_worker', 'pool_cap') THEN",
-        f"{RULES_TESTS}::test_a_miss_that_made_a_slot_is_not_counted_again",
+        f"{RULES_TESTS}::test_a_miss_that_created_a_slot_is_not_counted_again",
     ),
     broken(
         30,
@@ -204,7 +204,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}03_wait.sql",
         " AND q.deadline_at <= c.at\n",
         "\n",
-        f"{WAITING}::test_the_timer_answers_a_waiter_only_once_the_database_says_that_it_is_time",
+        f"{WAITING}::test_the_timer_answers_a_waiter_only_after_its_deadline_on_the_databases_clock",
     ),
     broken(
         30,
@@ -212,7 +212,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}03_wait.sql",
         " AND q.state = 'waiting' AND q.deadline_at <= c.at",
         " AND q.deadline_at <= c.at",
-        f"{WAITING}::test_the_timer_answers_a_waiter_only_once_the_database_says_that_it_is_time",
+        f"{WAITING}::test_the_timer_answers_a_waiter_only_after_its_deadline_on_the_databases_clock",
     ),
     broken(
         12,
@@ -236,7 +236,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}04_hand_over.sql",
         "  PERFORM warmpool_lock_profile(shape, false);\n",
         "",
-        f"{INTERLEAVINGS}::test_a_worker_that_becomes_ready_while_a_waiter_is_sitting_down_is_his",
+        f"{INTERLEAVINGS}::test_a_worker_that_becomes_ready_while_a_waiter_is_inserted_goes_to_it",
     ),
     broken(
         30,
@@ -244,8 +244,8 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}07_serve.sql",
         "          locked := locked || shape;",
         "          NULL;",
-        f"{INTERLEAVINGS}::test_a_release_that_comes_while_a_waiter_is_sitting_down_serves_it",
-        f"{INTERLEAVINGS}::test_a_batch_with_a_release_waits_for_a_waiter_that_is_sitting_down",
+        f"{INTERLEAVINGS}::test_a_release_serves_a_waiter_that_is_being_inserted",
+        f"{INTERLEAVINGS}::test_a_batch_with_a_release_waits_for_a_waiter_that_is_being_inserted",
     ),
     broken(
         30,
@@ -269,7 +269,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}05_end.sql",
         "(p ->> 'why' = 'expired' AND NOT (",
         "(false AND NOT (",
-        f"{INTERLEAVINGS}::test_a_renewal_in_the_last_moment_saves_the_claim",
+        f"{INTERLEAVINGS}::test_a_renewal_just_before_the_expiry_keeps_the_claim",
     ),
     broken(
         9,
@@ -285,7 +285,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}05_end.sql",
         "\n      OR (SELECT w.heartbeat_at FROM workers w WHERE w.id = k.worker_id) > c.at - make_interval(secs => (p ->> 'silent_s')::float8)) THEN",
         ") THEN",
-        f"{RULES_TESTS}::test_a_silent_activation_that_was_taken_up_again_is_not_ended",
+        f"{RULES_TESTS}::test_a_silent_activation_that_was_resumed_is_not_ended",
     ),
     broken(
         12,
@@ -293,7 +293,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}05_end.sql",
         "  IF r.attempts + 1 < (c.rules ->> 'tries')::integer THEN",
         "  IF true THEN",
-        f"{RULES_TESTS}::test_a_binding_is_tried_on_as_many_workers_as_is_allowed_and_then_refused",
+        f"{RULES_TESTS}::test_a_binding_is_tried_on_the_allowed_number_of_workers_and_then_refused",
     ),
     broken(
         3,
@@ -301,7 +301,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}01_calls.sql",
         " AND k.ended_why IS NULL FOR UPDATE OF w, k, r SKIP LOCKED);",
         " FOR UPDATE OF w, k, r SKIP LOCKED);",
-        f"{INTERLEAVINGS}::test_a_release_that_comes_second_is_told_so",
+        f"{INTERLEAVINGS}::test_a_release_after_an_expiry_returns_already_released",
     ),
     broken(
         3,
@@ -341,7 +341,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}06_acquire.sql",
         "NOT (contested AND warmpool_org_waits(",
         "NOT (contested OR warmpool_org_waits(",
-        f"{WAITING}::test_an_orgs_own_parked_worker_is_not_kept_from_it_by_others_who_wait",
+        f"{WAITING}::test_an_orgs_own_parked_worker_is_not_withheld_by_waiters_of_other_orgs",
     ),
     broken(
         2,
@@ -349,7 +349,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}06_acquire.sql",
         "      PERFORM pg_advisory_xact_lock(key);",
         "      NULL;",
-        f"{INTERLEAVINGS}::test_a_request_whose_first_delivery_came_to_nothing_is_granted_to_the_second",
+        f"{INTERLEAVINGS}::test_a_request_whose_first_delivery_was_rolled_back_is_granted_to_the_second",
     ),
     broken(
         2,
@@ -381,7 +381,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}05_end.sql",
         "CASE WHEN a.times > 1 THEN 'already_released' ELSE 'released' END END",
         "'released' END",
-        f"{SERVING}::test_releases_park_or_drain_each_by_its_own_rules_and_are_counted",
+        f"{SERVING}::test_releases_in_a_batch_park_or_drain_each_by_its_own_rules_and_are_counted",
     ),
     broken(
         2,
@@ -397,6 +397,6 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}07_serve.sql",
         "    IF c.paused THEN",
         "    IF false THEN",
-        f"{SERVING}::test_a_paused_pool_gives_nothing_in_a_batch",
+        f"{SERVING}::test_a_paused_pool_grants_nothing_in_a_batch",
     ),
 )

@@ -17,7 +17,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/drivers/boundedhttp.py",
         "        left_s = self._ends_at - self._clock.monotonic()\n",
         "        left_s = 0.5\n",
-        f"{_HOSTILE}::test_probe_of_a_hostile_worker_ends_and_reads_little",
+        f"{_HOSTILE}::test_probe_of_a_hostile_worker_is_bounded_in_time_and_bytes",
     ),
     broken(
         41,
@@ -25,7 +25,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/drivers/boundedhttp.py",
         "body=response.read(MAX_BODY_BYTES))",
         "body=response.read())",
-        f"{_HOSTILE}::test_activation_of_a_hostile_worker_ends_and_reads_little",
+        f"{_HOSTILE}::test_activation_of_a_hostile_worker_is_bounded_in_time_and_bytes",
     ),
     broken(
         41,
@@ -33,7 +33,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/drivers/boundedhttp.py",
         "        self._left -= got\n",
         "",
-        f"{_HOSTILE}::test_bytes_that_are_no_body_count_too",
+        f"{_HOSTILE}::test_bytes_of_the_header_count_too",
     ),
     broken(
         41,
@@ -57,7 +57,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/drivers/boundedhttp.py",
         'return str(ipaddress.ip_address(parts.hostname or "")), parts.port or 80',
         'return parts.hostname or "127.0.0.1", parts.port or 80',
-        f"{_HOSTILE}::test_only_an_observed_address_is_spoken_to",
+        f"{_HOSTILE}::test_requests_go_only_to_observed_addresses",
     ),
     broken(
         20,
@@ -65,8 +65,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/store/windows.py",
         "    goes = ~found.c.parked_counted | (found.c.place <= found.c.above)\n",
         "    goes = found.c.place > 0\n",
-        f"{_WINDOWS}::test_workers_kept_by_a_floor_do_not_keep_another_orgs_expired_worker",
-        f"{_WINDOWS}::test_workers_kept_by_a_floor_do_not_stand_before_one_that_can_give_way",
+        f"{_WINDOWS}::test_workers_kept_by_a_floor_do_not_block_the_reap_of_another_org",
+        f"{_WINDOWS}::test_workers_kept_by_a_floor_do_not_hide_one_that_can_be_drained",
     ),
     broken(
         20,
@@ -74,7 +74,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/store/windows.py",
         "(found.c.place <= found.c.above)",
         "(found.c.above > 0)",
-        f"{_WINDOWS}::test_of_an_orgs_expired_workers_only_those_above_its_floor_are_looked_at",
+        f"{_WINDOWS}::test_only_expired_workers_above_their_orgs_floor_are_read",
     ),
     broken(
         58,
@@ -82,8 +82,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/store/windows.py",
         "    begin = begins_at(int(now(tx).timestamp()), total)\n",
         "    begin = 0\n",
-        f"{_WINDOWS}::test_deletes_that_are_refused_do_not_keep_others",
-        f"{_WINDOWS}::test_releases_that_fail_do_not_keep_others",
+        f"{_WINDOWS}::test_refused_deletes_do_not_block_others",
+        f"{_WINDOWS}::test_failed_releases_do_not_block_others",
     ),
     broken(
         58,
@@ -91,7 +91,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/passes/running.py",
         "        begin = begins_at(turn, len(things)) if len(things) > self.limit else 0\n",
         "        begin = turn * 0\n",
-        f"{_WINDOWS}::test_pods_that_refuse_their_stamp_do_not_keep_others",
+        f"{_WINDOWS}::test_pods_that_refuse_their_stamp_do_not_block_others",
     ),
     broken(
         58,
@@ -99,7 +99,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/passes/running.py",
         'key=lambda thing: f"{before}{name(thing)}" in refused)',
         "key=lambda thing: name(thing) in refused)",
-        f"{_WINDOWS}::test_pods_that_never_answer_their_stamp_do_not_keep_others",
+        f"{_WINDOWS}::test_pods_whose_stamp_times_out_do_not_block_others",
     ),
     broken(
         58,
@@ -107,7 +107,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/passes/sweep_orphans.py",
         "    rank = {1: 0, 0: 1}\n",
         "    rank = {1: 2, 0: 1}\n",
-        f"{_WINDOWS}::test_rows_whose_pod_cannot_be_read_do_not_keep_others",
+        f"{_WINDOWS}::test_rows_whose_pod_cannot_be_read_do_not_block_others",
     ),
     broken(
         58,
@@ -115,7 +115,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/passes/sweep_stuck.py",
         "        stuck = [i for i in old if i in kept_too_long or not ((pod := pods.get(i)) and pod.unschedulable)]\n",
         "        stuck = old if kept_too_long is not None else []\n",
-        f"{_WINDOWS}::test_unschedulable_slots_do_not_keep_a_stuck_one",
+        f"{_WINDOWS}::test_unschedulable_slots_do_not_hide_a_stuck_one",
     ),
     broken(
         33,
@@ -123,8 +123,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/store/sql.py",
         "~ahead(instant, min(float(seconds), AHEAD_S)))",
         "~ahead(instant, 1e6))",
-        f"{_CLOCK}::test_no_pass_is_dark_because_the_clock_stepped",
-        f"{_CLOCK}::test_fallback_does_not_believe_a_success_from_the_future",
+        f"{_CLOCK}::test_no_pass_is_dark_after_a_clock_step",
+        f"{_CLOCK}::test_fallback_ignores_a_success_from_the_future",
     ),
     broken(
         33,
@@ -132,7 +132,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/passes/reap.py",
         "    _ahead_of_the_clock(run)\n",
         "",
-        f"{_CLOCK}::test_a_parked_worker_goes_after_its_time_whatever_the_step",
+        f"{_CLOCK}::test_a_parked_worker_drains_after_its_ttl_in_spite_of_any_step",
     ),
     broken(
         33,
@@ -148,7 +148,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/store/stepping.py",
         " + _waits(tx, limit) + _leases(tx, limit)",
         " + _leases(tx, limit)",
-        f"{_CLOCK}::test_a_waiter_is_answered_after_its_wait_whatever_the_step",
+        f"{_CLOCK}::test_a_waiter_is_answered_after_its_wait_in_spite_of_any_step",
     ),
     broken(
         33,
@@ -156,7 +156,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/store/breakers.py",
         ", ~ahead(B.c.open_until, PAUSES.limit_s)",
         "",
-        f"{_CLOCK}::test_a_breaker_is_open_for_no_longer_than_its_longest_pause",
+        f"{_CLOCK}::test_a_breaker_stays_open_for_at_most_its_longest_pause",
     ),
     broken(
         33,
@@ -164,7 +164,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/store/suspects.py",
         "case((ahead(T.c.first_seen_at), now_sql()), else_=T.c.first_seen_at)",
         "case((ahead(T.c.first_seen_at), T.c.first_seen_at), else_=T.c.first_seen_at)",
-        f"{_CLOCK}::test_a_suspicion_from_the_future_grows_old_from_now_on",
+        f"{_CLOCK}::test_a_suspicion_from_the_future_ages_from_now_on",
     ),
     broken(
         33,
@@ -173,7 +173,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "    QoS = BrokerTimeQoS\n",
         "",
         f"{_UNACKED}::test_unacknowledged_message_is_aged_by_the_brokers_clock",
-        f"{_UNACKED}::test_restoring_goes_by_the_brokers_clock",
+        f"{_UNACKED}::test_unacknowledged_messages_are_restored_by_the_brokers_clock",
     ),
     broken(
         22,
@@ -181,7 +181,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}06_acquire.sql",
         "\n            ORDER BY x.n DESC LIMIT 16) e;",
         ") e;",
-        "tests/integration/test_bounded_waits.py::test_a_request_keeps_its_newest_places_for_an_answer",
+        "tests/integration/test_bounded_waits.py::test_a_request_keeps_only_its_newest_reply_addresses",
     ),
     broken(
         22,
@@ -189,6 +189,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "tasks/lane/waits.py",
         "            self._forget_decided()\n",
         "            pass\n",
-        f"{_WAITS}::test_a_wait_that_was_decided_leaves_memory",
+        f"{_WAITS}::test_a_decided_wait_is_removed_from_memory",
     ),
 )

@@ -22,7 +22,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/ops/board/gate.py",
         'if not self.has_password or not _same(signature, self._signed("session", payload)):',
         "if not self.has_password or not signature:",
-        "tests/unit/test_board_core.py::test_a_session_names_who_signed_in_until_it_is_over",
+        "tests/unit/test_board_core.py::test_a_session_names_its_user_until_it_expires",
     ),
     broken(
         52,
@@ -30,7 +30,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/ops/board/gate.py",
         "        return _same(token, self.form_token(session))",
         "        return True",
-        f"{_BOARD}::test_a_form_from_elsewhere_is_refused",
+        f"{_BOARD}::test_a_form_from_another_origin_is_refused",
     ),
     broken(
         54,
@@ -46,7 +46,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/core/signing.py",
         "    if not right:\n        return SignatureProblem.MISMATCH\n",
         "",
-        f"{_SIGNING}::test_nothing_of_it_can_be_changed",
+        f"{_SIGNING}::test_no_signed_field_can_be_changed",
     ),
     broken(
         55,
@@ -54,7 +54,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/core/signing.py",
         "        *(asked.address, list(asked.args), dict(asked.kwargs)),\n",
         "        asked.address,\n",
-        f"{_SIGNING}::test_nothing_of_it_can_be_changed",
+        f"{_SIGNING}::test_no_signed_field_can_be_changed",
     ),
     broken(
         55,
@@ -62,7 +62,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/core/signing.py",
         "        *(asked.address, list(asked.args), dict(asked.kwargs)),\n",
         "        *(list(asked.args), dict(asked.kwargs)),\n",
-        f"{_SIGNING}::test_nothing_of_it_can_be_changed",
+        f"{_SIGNING}::test_no_signed_field_can_be_changed",
     ),
     broken(
         55,
@@ -70,7 +70,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/core/signing.py",
         "    if proof.expires_s <= now_s:",
         "    if proof.expires_s <= 0:",
-        f"{_SIGNING}::test_it_ends_and_can_not_be_made_to_last",
+        f"{_SIGNING}::test_a_signature_expires_and_its_expiry_cannot_be_extended",
     ),
     broken(
         55,
@@ -78,7 +78,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/core/signing.py",
         "    return SignatureProblem.AHEAD if proof.expires_s > now_s + limit_s else None",
         "    return None",
-        f"{_SIGNING}::test_it_ends_and_can_not_be_made_to_last",
+        f"{_SIGNING}::test_a_signature_expires_and_its_expiry_cannot_be_extended",
     ),
     broken(
         55,
@@ -94,7 +94,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "tasks/lane/arguments.py",
         '    if given.get("org") not in (None, org):\n        raise ForeignOrg(org)\n    return given | {"org": org}\n',
         '    return {"org": org} | given\n',
-        f"{_SIGNED}::test_what_is_forged_altered_expired_or_relabelled_is_refused_journalled_and_changes_nothing",
+        f"{_SIGNED}::test_forged_altered_expired_or_relabelled_requests_are_refused_journalled_and_change_nothing",
     ),
     broken(
         55,
@@ -119,7 +119,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/broker/acl.py",
         'keys = f"%W~{queue} %R~',
         'keys = f"%W~{queue[:7]}* %R~',
-        f"{_QUEUES}::test_the_line_lets_an_org_do_its_own_and_nothing_else",
+        f"{_QUEUES}::test_the_acl_line_permits_an_org_its_own_keys_and_nothing_else",
     ),
     broken(
         56,
@@ -127,7 +127,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "charts/warmpool/files/users.acl",
         "+lpush +get +mget %W~acquire",
         "+lpush +rpush +expire +get +mget %W~acquire",
-        f"{_ACL_MATRIX}::test_each_user_is_refused_every_write_that_is_not_named",
+        f"{_ACL_MATRIX}::test_each_user_is_refused_every_write_that_is_not_listed",
     ),
     broken(
         56,
@@ -135,7 +135,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "charts/warmpool/files/users-6.2.acl",
         "+lpush +get +mget ~acquire",
         "+lpush +blpop +get +mget ~acquire",
-        f"{_ACL_MATRIX}::test_each_user_is_refused_every_write_that_is_not_named",
+        f"{_ACL_MATRIX}::test_each_user_is_refused_every_write_that_is_not_listed",
     ),
     broken(
         56,
@@ -143,7 +143,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/broker/acl.py",
         "    if user in RESERVED_USERS:",
         "    if not user:",
-        f"{_ACL}::test_a_line_for_a_user_of_the_pools_own_is_refused",
+        f"{_ACL}::test_acl_line_for_a_user_name_of_the_pool_is_refused",
     ),
     broken(
         56,
@@ -159,7 +159,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "tasks/lane/authenticator.py",
         "if trouble is None and self._at_home_only and not signing.is_answered_at_home(proof, asked):",
         "if trouble is None and not asked.task:",
-        f"{_QUEUES}::test_an_answer_that_would_go_to_anothers_keys_is_not_given",
+        f"{_QUEUES}::test_no_answer_is_written_to_keys_of_another_org",
     ),
     broken(
         57,
@@ -167,7 +167,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/core/keys.py",
         "if _mark(key) == marked[1]), None)",
         "if _mark(key) == marked[1]), self.current)",
-        "tests/unit/test_keys.py::test_whoever_lacks_the_key_says_so_and_gives_no_wrong_token",
+        "tests/unit/test_keys.py::test_a_process_without_the_key_raises_and_returns_no_wrong_token",
     ),
     broken(
         57,
@@ -175,7 +175,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/core/keys.py",
         "for key in (self.current, self.previous, self.next) if key is not None)",
         "for key in (self.current, self.next) if key is not None)",
-        "tests/unit/test_keys.py::test_a_worker_has_one_key_all_its_life_whoever_derives_it",
+        "tests/unit/test_keys.py::test_a_worker_has_one_key_for_life_in_every_process",
     ),
     broken(
         58,
@@ -183,7 +183,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/passes/running.py",
         "        except (Forbidden, Interrupted):\n",
         "        except (Refused, Interrupted):\n",
-        f"{_POISON}::test_an_orphan_that_can_not_be_deleted_is_left_out_and_told_until_it_is_mended",
+        f"{_POISON}::test_an_orphan_that_cannot_be_deleted_is_skipped_and_reported_until_it_is_gone",
     ),
     broken(
         58,
@@ -191,7 +191,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/passes/running.py",
         "        except (Forbidden, Interrupted):\n            raise\n",
         "        except Interrupted:\n            raise\n",
-        f"{_POISON}::test_a_right_that_is_missing_is_no_matter_of_one_pod",
+        f"{_POISON}::test_a_missing_permission_is_not_treated_as_one_bad_pod",
     ),
     broken(
         38,
@@ -199,7 +199,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/config/rules.py",
         "LEAST_KEY_CHARS = 32\n",
         "LEAST_KEY_CHARS = 8\n",
-        "tests/unit/test_config.py::test_a_master_key_is_long_enough",
+        "tests/unit/test_config.py::test_a_short_master_key_is_a_finding",
     ),
     broken(
         59,
@@ -207,7 +207,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/ops/up/datadir.py",
         "        make_private(self.root)\n",
         "",
-        f"{_SUPERVISOR}::test_the_data_directory_is_its_owners_alone_whatever_it_was",
+        f"{_SUPERVISOR}::test_the_data_directory_is_made_private_to_its_owner",
     ),
     broken(
         59,
@@ -215,7 +215,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/ops/up/supervisor.py",
         "os.umask(PRIVATE_UMASK)",
         "os.umask(0o022)",
-        f"{_SUPERVISOR}::test_the_data_directory_is_its_owners_alone_whatever_it_was",
+        f"{_SUPERVISOR}::test_the_data_directory_is_made_private_to_its_owner",
     ),
     broken(
         59,
@@ -223,7 +223,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/ops/up/privacy.py",
         "    if root.stat().st_mode & stat.S_ISVTX:",
         "    if not root:",
-        f"{_SUPERVISOR}::test_a_directory_of_all_users_is_no_data_directory",
+        f"{_SUPERVISOR}::test_a_directory_writable_by_all_users_is_refused_as_data_directory",
     ),
     broken(
         59,
@@ -263,7 +263,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "charts/warmpool/templates/_pod.tpl",
         'default (include "warmpool.controlPriorityClass" $root) $own.priorityClassName',
         "$own.priorityClassName",
-        f"{_OBJECTS}::test_the_control_plane_is_above_workers_and_they_are_above_placeholders",
+        f"{_OBJECTS}::test_priorities_are_control_plane_then_workers_then_placeholders",
     ),
     broken(
         61,
@@ -271,7 +271,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "charts/warmpool/templates/_bundled.tpl",
         'with include "warmpool.controlPriorityClass" .root',
         'with ""',
-        f"{_OBJECTS}::test_the_control_plane_is_above_workers_and_they_are_above_placeholders",
+        f"{_OBJECTS}::test_priorities_are_control_plane_then_workers_then_placeholders",
     ),
     broken(
         61,
@@ -279,7 +279,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "charts/warmpool/templates/check-values.yaml",
         "(le (int64 .controlPlane.value) (int64 .worker.value))",
         "(lt (int64 .controlPlane.value) (int64 -10))",
-        "tests/chart/test_values.py::test_values_that_contradict_each_other_are_told_all_at_once_by_name",
+        "tests/chart/test_values.py::test_all_contradictions_between_values_are_reported_at_once_by_name",
     ),
     broken(
         61,

@@ -23,7 +23,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/passes/running.py",
         "        if not self.still_ours():\n",
         "        if not self.name:\n",
-        f"{RUNNING}::test_a_lock_lost_mid_run_stops_the_run_at_its_next_step_and_the_next_period_runs_again",
+        f"{RUNNING}::test_a_lock_lost_during_a_run_stops_it_at_its_next_step_and_the_next_period_runs",
     ),
     broken(
         24,
@@ -39,7 +39,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/core/periods.py",
         "    return min(15.0, 1.5 * PERIODS_S[name])",
         "    return 300.0",
-        f"{RUNNING}::test_a_lock_is_dark_for_no_longer_than_its_time_and_one_period",
+        f"{RUNNING}::test_lock_ttl_and_tick_expiry_follow_from_the_period",
     ),
     broken(
         24,
@@ -47,7 +47,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/broker/locks.py",
         "        if answer == _HELD_ELSEWHERE:\n            return False\n",
         "",
-        "tests/integration/test_locks.py::test_threads_of_one_process_never_hold_a_lock_together",
+        "tests/integration/test_locks.py::test_threads_of_one_process_never_hold_a_lock_at_the_same_time",
     ),
     broken(
         25,
@@ -55,7 +55,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/core/planning.py",
         "supply.misses - supply.warm - supply.spawning)",
         "supply.misses - supply.warm)",
-        f"{PASSES}::test_target_and_misses_make_exactly_that_many_slots_once",
+        f"{PASSES}::test_target_and_misses_create_exactly_their_sum_of_slots_once",
     ),
     broken(
         25,
@@ -64,7 +64,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "    requests.consume_misses(tx, misses[: max(0, len(misses) - (wanted - granted))])\n",
         "",
         f"{PASSES}::test_a_miss_is_demand_once_and_not_again_when_its_worker_was_taken",
-        f"{PASSES}::test_target_and_misses_make_exactly_that_many_slots_once",
+        f"{PASSES}::test_target_and_misses_create_exactly_their_sum_of_slots_once",
     ),
     broken(
         25,
@@ -72,7 +72,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/passes/reconcile_warm.py",
         "        lock_reconcile(tx, name)\n",
         "",
-        f"{INTERLEAVINGS}::test_reconciles_that_overlap_make_as_many_slots_as_one_would",
+        f"{INTERLEAVINGS}::test_overlapping_reconciles_create_as_many_slots_as_one",
     ),
     broken(
         25,
@@ -80,7 +80,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}06_acquire.sql",
         "CASE WHEN x.reason IN ('no_warm_worker', 'pool_cap')",
         "CASE WHEN x.reason IN ('no_warm_worker', 'pool_cap', 'org_cap')",
-        f"{PASSES}::test_refusals_at_the_orgs_own_cap_are_no_demand",
+        f"{PASSES}::test_refusals_at_the_orgs_cap_are_no_demand",
     ),
     broken(
         26,
@@ -169,7 +169,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}04_hand_over.sql",
         "CASE WHEN (o).cap > 0 THEN (o).cap - (o).in_use ELSE 1000000 END",
         "1000000",
-        f"{SERVING}::test_a_batch_goes_up_to_the_cap_and_not_beyond",
+        f"{SERVING}::test_a_batch_grants_up_to_the_cap",
         f"{INTERLEAVINGS}::test_a_cap_of_one_holds_against_two_transactions",
     ),
     broken(
@@ -186,7 +186,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/store/requests.py",
         "waits, R.c.deadline_at > now(), below_cap)\n",
         "waits, R.c.deadline_at > now())\n",
-        f"{WAITING}::test_a_waiter_at_its_orgs_cap_delays_nobody",
+        f"{WAITING}::test_a_waiter_at_its_orgs_cap_delays_no_other_waiter",
         f"{STORE}::test_only_eligible_waiters_are_seen",
     ),
     broken(
@@ -196,7 +196,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "waits, R.c.deadline_at > now(), below_cap)\n",
         "waits, below_cap)\n",
         f"{WAITING}::test_a_waiter_past_its_deadline_is_not_served",
-        f"{WAITING}::test_a_waiter_that_gave_up_does_not_stand_before_one_that_did_not",
+        f"{WAITING}::test_a_waiter_past_its_deadline_does_not_block_the_next_one",
     ),
     broken(
         30,
@@ -228,7 +228,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RULES}07_serve.sql",
         "warmpool_lock_profile(shape, by_itself OR shape = ANY (alone));",
         "warmpool_lock_profile(shape, false);",
-        f"{INTERLEAVINGS}::test_a_release_that_comes_while_a_waiter_is_sitting_down_serves_it",
+        f"{INTERLEAVINGS}::test_a_release_serves_a_waiter_that_is_being_inserted",
     ),
     broken(
         31,
@@ -236,7 +236,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/store/breakers.py",
         "FREE_FAILURES = 2",
         "FREE_FAILURES = 1000",
-        f"{PASSES}::test_a_profile_whose_spawns_keep_failing_backs_off_and_holds_nobody_elses_slots",
+        f"{PASSES}::test_a_profile_whose_spawns_keep_failing_backs_off_and_takes_no_slots_of_other_profiles",
     ),
     broken(
         31,
@@ -244,7 +244,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/passes/reconcile_warm.py",
         "    if breakers.is_open(tx, name):\n        return 0\n",
         "",
-        f"{PASSES}::test_a_profile_whose_spawns_keep_failing_backs_off_and_holds_nobody_elses_slots",
+        f"{PASSES}::test_a_profile_whose_spawns_keep_failing_backs_off_and_takes_no_slots_of_other_profiles",
     ),
     broken(
         31,
@@ -252,7 +252,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/lifecycle/observing.py",
         '        if found["has_failed"]:\n',
         "        if False:\n",
-        f"{PASSES}::test_a_worker_that_comes_through_clears_its_own_profile_and_no_other",
+        f"{PASSES}::test_a_worker_that_becomes_ready_closes_the_breaker_of_its_own_profile_only",
     ),
     broken(
         32,
@@ -268,7 +268,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "tasks/worker/ticks.py",
         "    if age_s <= tick_expires_s(name):",
         "    if age_s <= 10 * 60 * tick_expires_s(name):",
-        "tests/faults/test_wrong_clocks.py::test_ticks_that_lay_in_the_queue_are_not_run",
+        "tests/faults/test_wrong_clocks.py::test_old_ticks_in_the_queue_are_not_run",
     ),
     broken(
         33,
@@ -276,7 +276,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "tasks/worker/ticks.py",
         "    seconds, microseconds = backend.client.time()\n    return float(seconds) + float(microseconds) / 1e6",
         "    import time\n\n    return time.time()",
-        "tests/faults/test_wrong_clocks.py::test_a_replica_whose_clock_is_wrong_by_minutes_darkens_nothing",
+        "tests/faults/test_wrong_clocks.py::test_a_replica_whose_clock_is_minutes_off_makes_no_pass_dark",
     ),
     broken(
         33,
@@ -284,7 +284,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/core/periods.py",
         "    return max(PERIODS_S[name] / 2, PERIODS_S[name] - LONGEST_TICK_S)",
         "    return 0.0",
-        f"{RUNNING}::test_two_beats_run_a_pass_once_a_period",
+        f"{RUNNING}::test_two_beats_run_a_pass_once_per_period",
     ),
     broken(
         34,
@@ -292,7 +292,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "tasks/worker/start.py",
         "signal=sig, how=str(how), exit_code=exitcode)\n    app.stopping.set()\n",
         "signal=sig, how=str(how), exit_code=exitcode)\n",
-        "tests/faults/test_process_faults.py::test_whoever_is_told_to_end_takes_nothing_new_while_he_finishes",
+        "tests/faults/test_process_faults.py::test_a_stopping_worker_takes_no_new_message_while_it_finishes",
     ),
     broken(
         34,
@@ -300,8 +300,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "tasks/lane/slowpath.py",
         "            if self._stopping.is_set():\n                self._posting.hand_back([taken])\n                return",
         "            if self._stopping.is_set():\n                return",
-        "tests/unit/test_front.py::test_call_that_waits_for_a_thread_is_handed_back_when_the_process_stops",
-        "tests/faults/test_process_faults.py::test_sigterm_finishes_or_hands_back_and_loses_nothing",
+        "tests/unit/test_front.py::test_call_that_waits_for_a_thread_is_returned_when_the_process_stops",
+        "tests/faults/test_process_faults.py::test_sigterm_finishes_or_returns_every_message",
     ),
     broken(
         34,
@@ -309,7 +309,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/passes/running.py",
         "still_ours=lambda: lease.held() and not stopping())",
         "still_ours=lease.held)",
-        f"{RUNNING}::test_a_stopping_process_stops_its_run_and_gives_its_lock_back",
+        f"{RUNNING}::test_a_stopping_process_stops_its_run_and_releases_its_lock",
     ),
     broken(
         39,
@@ -317,7 +317,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/passes/reconcile_warm.py",
         "            _make_room(run, tx, after, short)\n",
         "            pass\n",
-        f"{PASSES}::test_at_the_pools_cap_surplus_then_parked_workers_give_way_to_a_waiter",
+        f"{PASSES}::test_at_the_pools_cap_surplus_then_parked_workers_are_drained_for_a_waiter",
     ),
     broken(
         39,
@@ -325,7 +325,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/passes/reap.py",
         "    _idle_surplus(run)\n",
         "",
-        f"{PASSES}::test_surplus_shrinks_back_to_the_target_by_itself",
+        f"{PASSES}::test_surplus_shrinks_to_the_target",
     ),
     Mutant(
         39,
@@ -342,6 +342,6 @@ MUTANTS: tuple[Mutant, ...] = (
                 becomes="    ids = select(found.c.id)\n",
             ),
         ),
-        (f"{PASSES}::test_a_floor_does_not_give_way",),
+        (f"{PASSES}::test_workers_kept_by_a_floor_are_not_drained_for_a_waiter",),
     ),
 )

@@ -88,7 +88,7 @@ def test_after_the_last_try_its_own_error_is_raised() -> None:
     assert calls == [1, 2, 3]
 
 
-def test_what_retrying_will_not_help_is_raised_at_once() -> None:
+def test_an_error_that_is_not_transient_is_raised_at_once() -> None:
     call, calls = failing(1, Refused)
     with pytest.raises(Refused):
         retrying(call, policy=Backoff(tries=5), clock=NotedWaits())

@@ -17,14 +17,14 @@ def shown() -> set[str]:
     return {name for query in dashboard.queries() for name in re.findall(r"warmpool_\w+", query)}
 
 
-def test_the_dashboard_that_is_shipped_is_the_one_that_its_source_draws() -> None:
+def test_the_shipped_dashboard_matches_its_source() -> None:
     shipped = ROOT / "charts" / "warmpool" / "files" / "dashboard.json"
     assert shipped.read_text() == dashboard.as_json(), (
         "renew it: warmpool metrics dashboard > charts/warmpool/files/dashboard.json"
     )
 
 
-def test_the_page_of_metrics_is_the_catalog() -> None:
+def test_docs_metrics_md_matches_the_catalog() -> None:
     page = ROOT / "docs" / "metrics.md"
     assert page.read_text() == describing.markdown(), (
         "renew it: warmpool metrics list --markdown > docs/metrics.md"

@@ -136,7 +136,7 @@ def test_messages_that_came_together_are_decided_together() -> None:
     assert not bench.front.has_work
 
 
-def test_message_that_cannot_be_kept_is_dropped_and_the_others_are_served() -> None:
+def test_message_that_cannot_be_stored_is_dropped_and_the_others_are_served() -> None:
     bench = Bench()
     bench.front.serve(came(call("a"), call("bad"), call("b")))
     assert bench.decided == []
@@ -160,7 +160,7 @@ def test_unreadable_and_unserved_messages_cost_no_other_its_answer() -> None:
 
 
 @pytest.mark.parametrize("signed", [False, True])
-def test_outage_holds_messages_only_if_their_nonces_must_be_asked_about(signed: bool) -> None:
+def test_outage_holds_messages_only_if_their_nonces_must_be_looked_up(signed: bool) -> None:
     bench = Bench(signed=signed)
     bench.mailbox.away = True
     replies = bench.front.serve(came(canary("a")))
@@ -199,7 +199,7 @@ def test_call_is_carried_out_at_its_eta_and_not_past_its_expiry() -> None:
     assert [t.message.task_id for t in bench.front.unserved()] == ["later"]
 
 
-def test_lane_pauses_during_an_outage_takes_nothing_more_and_hands_back_at_its_end() -> None:
+def test_lane_takes_no_message_during_an_outage_and_returns_its_messages_at_the_end() -> None:
     bench = Bench(signed=True)
     bench.mailbox.away = True
     bench.mailbox.deliveries = [came(call("never taken")), came(canary("a"), call("unsigned"))]
@@ -219,7 +219,7 @@ def test_lane_pauses_during_an_outage_takes_nothing_more_and_hands_back_at_its_e
 
 
 @pytest.mark.parametrize("stops", [False, True])
-def test_call_that_waits_for_a_thread_is_handed_back_when_the_process_stops(stops: bool) -> None:
+def test_call_that_waits_for_a_thread_is_returned_when_the_process_stops(stops: bool) -> None:
     bench, stopping = Bench(), threading.Event()
     posting: Any = bench.mailbox
     unused: Any = None

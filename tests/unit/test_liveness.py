@@ -47,17 +47,17 @@ def test_a_consumer_that_turns_is_not_silent() -> None:
     assert case.silence.is_there()
 
 
-def test_one_that_has_never_turned_is_silent() -> None:
+def test_a_consumer_that_never_turned_is_silent() -> None:
     assert Silence(HandClock(), lambda: True).is_there()
 
 
-def test_a_broker_that_is_away_excuses_any_silence() -> None:
+def test_an_unreachable_broker_excuses_any_silence() -> None:
     case = LivenessCase()
     case.broker_answers = False
     assert all(case.later(3600) for _ in range(5))
 
 
-def test_a_broker_that_is_back_excuses_it_for_a_while() -> None:
+def test_a_broker_that_is_back_excuses_silence_for_a_while() -> None:
     case = LivenessCase()
     case.broker_answers = False
     assert case.later(3600)
@@ -67,7 +67,7 @@ def test_a_broker_that_is_back_excuses_it_for_a_while() -> None:
     assert not case.later(1)
 
 
-def test_a_turn_or_another_outage_begins_it_anew() -> None:
+def test_a_turn_or_another_outage_restarts_the_interval() -> None:
     case = LivenessCase()
     assert case.later(1)
     assert not case.later(STALLED_S + 1)

@@ -19,7 +19,7 @@ def collector() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("collector")
-def test_who_has_started_collects_garbage_and_leaves_out_what_he_began_with() -> None:
+def test_a_started_process_freezes_its_objects_and_collects_garbage() -> None:
     assert gc.get_freeze_count() == 0
     component._keep_what_is_here()
     assert gc.isenabled()
