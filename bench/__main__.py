@@ -1,4 +1,6 @@
-"""`python -m bench`: measure, print ratios, and fail if a goal is missed; a quick run fails beyond the gates, which are further out."""
+"""`python -m bench`: measure, print ratios, and fail if a goal is missed; a quick run fails beyond
+the gates, which are further out.
+"""
 
 from __future__ import annotations
 

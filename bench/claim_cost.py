@@ -81,7 +81,9 @@ class PoolClaim:
         self._taken.append((ClaimId(answer.claim_id), WorkerId(answer.worker_id)))
 
     def after(self) -> None:
-        """With a TTL of zero the worker is not parked but drains; its pod's delete is accepted at once."""
+        """With a TTL of zero the worker is not parked but drains; its pod's delete is accepted at
+        once.
+        """
         for claim_id, worker_id in self._taken:
             claiming.release(self.deps, Release(claim_id=claim_id, condition=Condition.CLEAN))
             retiring.retire(self.deps, worker_id)

@@ -1,4 +1,6 @@
-"""What a run found, written into the docs: the tables of `performance.md` between their marks, a picture a bench, and all figures as JSON."""
+"""What a run found, written into the docs: the tables of `performance.md` between their marks, a
+picture a bench, and all figures as JSON.
+"""
 
 from __future__ import annotations
 

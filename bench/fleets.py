@@ -1,4 +1,6 @@
-"""A fleet of rows on a real Postgres and of pods in the Kubernetes driver's own cache, without a cluster: what a pass sees in a quiet pool of this size."""
+"""A fleet of rows on a real Postgres and of pods in the Kubernetes driver's own cache, without a
+cluster: what a pass sees in a quiet pool of this size.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ _AGE_S = 4_000.0
 
 
 class CachedPods(PodlessDriver):
-    """Pods that the watch has told of, shown by the cache that is used on a real cluster. Whatever would be a call to the API server is counted."""
+    """Pods that the watch has told of, shown by the cache that is used on a real cluster. Whatever
+    would be a call to the API server is counted.
+    """
 
     def __init__(self, pods: Iterator[Known]) -> None:
         super().__init__()
@@ -96,7 +100,9 @@ class CachedPods(PodlessDriver):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassCost:
-    """What one run took: seconds of the clock, of this process' CPU and of the database's, and by how much its memory grew at most."""
+    """What one run took: seconds of the clock, of this process' CPU and of the database's, and by
+    how much its memory grew at most.
+    """
 
     wall_s: float
     cpu_s: float
@@ -116,7 +122,9 @@ class GrownPool(WorldStage[CachedPods]):
         self.settle_down()
 
     def settle_down(self) -> None:
-        """From here on nothing is due: every answer is delivered, every pod says what its row says, and as many are wanted as are idle."""
+        """From here on nothing is due: every answer is delivered, every pod says what its row says,
+        and as many are wanted as are idle.
+        """
         with self.store.write() as tx:
             tx.execute(
                 text(
@@ -151,7 +159,9 @@ class GrownPool(WorldStage[CachedPods]):
         return cost
 
     def _served_s(self) -> float:
-        """CPU of the database's processes that serve this pool. The kernel counts it in hundredths of a second."""
+        """CPU of the database's processes that serve this pool. The kernel counts it in hundredths
+        of a second.
+        """
         with self.store.read() as tx:
             pids = (
                 tx.execute(text("SELECT pid FROM pg_stat_activity WHERE datname = current_database()"))
@@ -162,8 +172,9 @@ class GrownPool(WorldStage[CachedPods]):
 
 
 def grown(server: PostgresServer, name: str, live: int) -> str:
-    """A database with so many live workers, three in ten busy and one in ten parked, and as many that have ended; with their claims, requests
-    and journal 13 rows a live worker. Its address."""
+    """A database with so many live workers, three in ten busy and one in ten parked, and as many
+    that have ended; with their claims, requests and journal 13 rows a live worker. Its address.
+    """
     return populated_with(
         server, name, FleetSize(idle=live * 6 // 10, busy=live * 3 // 10, parked=live // 10, past=live)
     )
@@ -213,7 +224,9 @@ _STATUS, _PEAK = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def forget_peak() -> None:
-    """From here on the kernel's highest mark is of what comes; where there is no such thing, it only rises."""
+    """From here on the kernel's highest mark is of what comes; where there is no such thing, it
+    only rises.
+    """
     if _PEAK.exists():
         _PEAK.write_text("5")
 

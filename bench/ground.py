@@ -1,5 +1,7 @@
-"""Where the lane and its peers run side by side: one Redis, one Postgres that syncs to disk, a real acquire worker, a stock Celery worker, and
-echoes. Pods are rows only; what the pool sends to its other workers is published and thrown away."""
+"""Where the lane and its peers run side by side: one Redis, one Postgres that syncs to disk, a real
+acquire worker, a stock Celery worker, and echoes. Pods are rows only; what the pool sends to its
+other workers is published and thrown away.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,9 @@ class BenchGround:
 
 
 def signing_twin(place: BenchGround, folder: Path, stack: ExitStack) -> System:
-    """An acquire worker on the same database, with a Redis of its own, that takes signed requests only."""
+    """An acquire worker on the same database, with a Redis of its own, that takes signed requests
+    only.
+    """
     folder.mkdir()
     settings = {**ACQUIRE, "pool": {**ACQUIRE["pool"], "signed_requests": True}}
     return stack.enter_context(System(folder, place.database, settings=settings)).run("acquire")

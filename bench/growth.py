@@ -26,7 +26,8 @@ SIZES = (FEW, SOME, MANY)
 FULL = Effort(rounds=8, calls=20, warm_up=30)
 QUICK = Effort(rounds=4, calls=10, warm_up=20)
 RENEWED_AT_ONCE = 100
-# A pass may take half of its period; the guard at 10,000 a tenth of a second of CPU, and no call at all.
+# A pass may take half of its period; the guard at 10,000 a tenth of a second of CPU, and no call at
+# all.
 SHARE, GUARD_CPU_S = 0.5, 0.1
 # What a run may need on top of what is there: not a list of all rows.
 MEMORY_MIB = 64.0
@@ -106,7 +107,8 @@ def run(effort: Effort) -> BenchReport:
             effort,
         )
         for pool in pools.values():
-            # What was claimed here is to be replaced and stamped: that is work, and the passes are to have none.
+            # What was claimed here is to be replaced and stamped: that is work, and the passes are
+            # to have none.
             pool.settle_down()
         costs = {
             (name, size): [pool.once(name) for _ in range(effort.rounds + 1)][1:]
@@ -151,13 +153,17 @@ def _of_passes(costs: Mapping[tuple[str, int], Sequence[PassCost]]) -> Sequence[
 
 
 def _per_worker(name: str, costs: Mapping[tuple[str, int], Sequence[PassCost]]) -> Figure:
-    """CPU a worker, large to small: passes that compare all rows with all pods are to cost the same for each."""
+    """CPU a worker, large to small: passes that compare all rows with all pods are to cost the same
+    for each.
+    """
     large, small = (percentile([c.cpu_s / size for c in costs[name, size]], 50) for size in (MANY, SOME))
     return count(f"{name}: CPU a worker, {MANY:,} to {SOME:,}", large, small, most=1.5)
 
 
 def _against_period(name: str, found: Sequence[PassCost]) -> Sequence[Figure]:
-    """What a run works, in this process and in the database, is judged; how long it took depends on who else wants the machine, and is shown beside."""
+    """What a run works, in this process and in the database, is judged; how long it took depends on
+    who else wants the machine, and is shown beside.
+    """
     period_s = PERIODS_S[name]
     works, takes = ([c.cpu_s + c.server_cpu_s for c in found], [c.wall_s for c in found])
     return [

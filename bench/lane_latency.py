@@ -1,4 +1,6 @@
-"""One call at a time: what an acquire takes beside the least that Redis and Postgres can do, and beside stock Celery."""
+"""One call at a time: what an acquire takes beside the least that Redis and Postgres can do, and
+beside stock Celery.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Lanes side by side: one Postgres that syncs every commit to disk, and for each fleet a database, a Redis and a real acquire worker of its own. Pods are
-rows only. Everything is asked through the queue, as services ask."""
+"""Lanes side by side: one Postgres that syncs every commit to disk, and for each fleet a database,
+a Redis and a real acquire worker of its own. Pods are rows only. Everything is asked through the
+queue, as services ask.
+"""
 
 from __future__ import annotations
 
@@ -42,13 +44,17 @@ class BenchLane:
         return self.system.redis.url
 
     def put_right(self, taken: int = 0) -> None:
-        """Make as many new idle workers as were taken; drop what was sent to workers that do not run here."""
+        """Make as many new idle workers as were taken; drop what was sent to workers that do not
+        run here.
+        """
         refill(self.store, taken)
         with redis.Redis.from_url(self.url) as client:
             client.delete("fleet", "bind", "passes")
 
     def crowd(self, org: str, count: int, *, profile: str = "default") -> None:
-        """Have so many acquires of this org wait: plain Celery messages, so that no client sends them again."""
+        """Have so many acquires of this org wait: plain Celery messages, so that no client sends
+        them again.
+        """
         sender = Celery("crowd", broker=self.url, backend=self.url, set_as_current=False)
         kwargs = {"org": org, "profile": profile, "lease_s": LONG_S, "wait_s": LONG_S}
         for _ in range(count):
@@ -75,7 +81,9 @@ class Lanes:
         idle: int,
         settings: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> BenchLane:
-        """A lane with so many idle workers; `settings` are laid over those of every bench, table by table."""
+        """A lane with so many idle workers; `settings` are laid over those of every bench, table by
+        table.
+        """
         given = settings or {}
         merged = {t: {**ACQUIRE.get(t, {}), **given.get(t, {})} for t in {*ACQUIRE, *given}}
         database = populated_with(self._server, name, FleetSize(idle=idle, busy=0, parked=0, past=PAST))

@@ -1,5 +1,7 @@
-"""The pod cache at 10,000 pods of a real API server: filling it, and a sweep over it, beside fetching the same list and decoding the fields that are needed, which
-any client has to do. Each is done by a new process."""
+"""The pod cache at 10,000 pods of a real API server: filling it, and a sweep over it, beside
+fetching the same list and decoding the fields that are needed, which any client has to do. Each is
+done by a new process.
+"""
 
 from __future__ import annotations
 

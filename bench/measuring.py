@@ -1,5 +1,7 @@
-"""Measuring beside a peer: every figure is a ratio within one run, so that a slow machine or a noisy minute moves both sides of it.
-The subjects take turns call by call; a ratio is taken per round, and its median over the rounds is what a goal judges."""
+"""Measuring beside a peer: every figure is a ratio within one run, so that a slow machine or a
+noisy minute moves both sides of it. The subjects take turns call by call; a ratio is taken per
+round, and its median over the rounds is what a goal judges.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,10 @@ class Effort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A ratio, how far it spread over the rounds, and the goal it was to meet, if any. `gate` is what a quick run on a shared machine must not
-    exceed: further out than the goal, so that only a real loss trips it."""
+    """A ratio, how far it spread over the rounds, and the goal it was to meet, if any. `gate` is
+    what a quick run on a shared machine must not exceed: further out than the goal, so that only a
+    real loss trips it.
+    """
 
     name: str
     ratio: float
@@ -105,7 +109,9 @@ class Measured:
         )
 
     def rate(self, name: str, of: str, to: str, *, least: float | None = None) -> Figure:
-        """Calls a second of one subject to those of another, round by round: the median of both, the other way up."""
+        """Calls a second of one subject to those of another, round by round: the median of both,
+        the other way up.
+        """
         pairs = zip(self.rounds[of], self.rounds[to], strict=True)
         ratios = [percentile(b, 50) / percentile(a, 50) for a, b in pairs]
         middle = statistics.median(ratios)
@@ -173,8 +179,9 @@ def count(name: str, counted: float, against: float, *, most: float | None = Non
 
 
 def interleaved(subjects: Mapping[str, Subject], effort: Effort) -> Measured:
-    """All subjects in turn, in a new order each time so that none always follows the same one. The warm-up is a round that is
-    not kept: plans, caches and connections are made in it."""
+    """All subjects in turn, in a new order each time so that none always follows the same one. The
+    warm-up is a round that is not kept: plans, caches and connections are made in it.
+    """
     order, shuffled = list(subjects), random.Random(1)
     kept: dict[str, list[list[float]]] = {name: [] for name in subjects}
     for number in range(effort.rounds + 1):

@@ -1,5 +1,7 @@
-"""Databases as a pool leaves them: idle workers in the order in which they became ready, others busy or parked, and behind them the
-ended workers, claims, requests and journal of the past day. All of it grows with the number of idle workers."""
+"""Databases as a pool leaves them: idle workers in the order in which they became ready, others
+busy or parked, and behind them the ended workers, claims, requests and journal of the past day. All
+of it grows with the number of idle workers.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,9 @@ class FleetSize:
 
 
 def populated(server: PostgresServer, name: str, idle: int) -> str:
-    """A database with so many idle workers, a twentieth as many busy and parked each, and as many that have ended. Its address."""
+    """A database with so many idle workers, a twentieth as many busy and parked each, and as many
+    that have ended. Its address.
+    """
     return populated_with(server, name, FleetSize(idle=idle, busy=idle // 20, parked=idle // 20, past=idle))
 
 
@@ -113,7 +117,9 @@ def refill(store: Store, count: int, *, over_s: float = 0) -> None:
 
 
 def _history(tx: Tx, **numbers: int) -> None:
-    """Rows at the end of their way, written without the moves that led there: the triggers would refuse that."""
+    """Rows at the end of their way, written without the moves that led there: the triggers would
+    refuse that.
+    """
     tx.execute(text("SET LOCAL session_replication_role = replica"))
     tx.execute(text(_LIVES), numbers)
     for statement in _LIVED:

@@ -40,7 +40,9 @@ SETTLE_S = LEASE_S + 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaceHold:
-    """One grant as its holder saw it; the times are of this machine's one monotonic clock, so they compare between processes."""
+    """One grant as its holder saw it; the times are of this machine's one monotonic clock, so they
+    compare between processes.
+    """
 
     claim_id: str
     worker_id: str
@@ -107,7 +109,9 @@ class Race:
     threads: int = 2
 
     def run(self, folder: Path) -> RaceVerdict:
-        """The whole of it; raises if it could not be run, and says in its verdict what was wrong with it."""
+        """The whole of it; raises if it could not be run, and says in its verdict what was wrong
+        with it.
+        """
         settings = {
             "pool": {"max_workers": self.workers, "hot_idle_ttl_s": 3600, "fleet_threads": 16},
             "profiles": {"default": {"warm_target": self.workers}},
@@ -210,8 +214,10 @@ def compete(client: RacingClient) -> None:
 
 
 def acquire_and_release(pool: Pool) -> dict[str, Any]:
-    """One turn, for any org, with or without waiting; what is to be written down of it. The orgs' demands go up and down by
-    chance, so they compete for workers, and clients of one org for those that it has."""
+    """One turn, for any org, with or without waiting; what is to be written down of it. The orgs'
+    demands go up and down by chance, so they compete for workers, and clients of one org for those
+    that it has.
+    """
     org, asked = random.choice(ORGS), time.monotonic()
     try:
         worker = pool.acquire(org, wait_s=random.choice((0, 30)), lease_s=LEASE_S)

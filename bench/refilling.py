@@ -1,5 +1,8 @@
-"""Whether a refill slows acquires: arrivals at random (open-loop, measured from when each was due), in turns with a refill beside them and without. As many workers are
-made as are taken. Pods are entries of a dict, since a real cluster's nodes and API server are other machines; what the refill does to the database is all real."""
+"""Whether a refill slows acquires: arrivals at random (open-loop, measured from when each was due),
+in turns with a refill beside them and without. As many workers are made as are taken. Pods are
+entries of a dict, since a real cluster's nodes and API server are other machines; what the refill
+does to the database is all real.
+"""
 
 from __future__ import annotations
 

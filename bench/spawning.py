@@ -1,5 +1,7 @@
-"""How fast pods are made: the driver's `create` (pod and Secret, from 50 threads, its limit of calls lifted) beside a bare HTTP client with 50 connections that
-makes the same writes with bodies that are ready. Both take turns on one real API server, so that its growing store slows both."""
+"""How fast pods are made: the driver's `create` (pod and Secret, from 50 threads, its limit of
+calls lifted) beside a bare HTTP client with 50 connections that makes the same writes with bodies
+that are ready. Both take turns on one real API server, so that its growing store slows both.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,9 @@ class TurnLoad:
 
 
 def in_turns(loads: Sequence[TurnLoad], effort: Effort) -> Measured:
-    """Seconds a call of each load, a figure a round. In a new order each round: what one leaves to be done behind its answers falls to whichever comes next."""
+    """Seconds a call of each load, a figure a round. In a new order each round: what one leaves to
+    be done behind its answers falls to whichever comes next.
+    """
     order, shuffled = list(loads), random.Random(1)
     rounds: dict[str, list[list[float]]] = {load.name: [] for load in loads}
     for number in range(effort.rounds + 1):

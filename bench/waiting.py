@@ -1,5 +1,7 @@
-"""Whether an acquire pays for those who wait: with 10,000 waiters of an org that is at its own cap, so that none of them may be served, beside 10 of them. Once they wait
-for the same profile, once for another one."""
+"""Whether an acquire pays for those who wait: with 10,000 waiters of an org that is at its own cap,
+so that none of them may be served, beside 10 of them. Once they wait for the same profile, once for
+another one.
+"""
 
 from __future__ import annotations
 

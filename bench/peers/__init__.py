@@ -1,1 +1,3 @@
-"""What the pool is measured beside: limits that nothing can beat, and the way one would write it with Celery and SQLAlchemy."""
+"""What the pool is measured beside: limits that nothing can beat, and the way one would write it
+with Celery and SQLAlchemy.
+"""

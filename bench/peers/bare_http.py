@@ -1,4 +1,6 @@
-"""The least that a client of the API server can be: connections that are kept, bodies that are ready, answers of which only what is needed is looked for."""
+"""The least that a client of the API server can be: connections that are kept, bodies that are
+ready, answers of which only what is needed is looked for.
+"""
 
 from __future__ import annotations
 

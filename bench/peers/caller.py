@@ -58,8 +58,10 @@ def run(call: Callable[[int], Any], at: list[float], threads: int) -> list[float
 
 
 def run_ahead(pool: Pool, cycles: int, clients: int) -> list[float]:
-    """Seconds from the begin to the end of each cycle, of clients that each ask for their next worker while they release the one they have. So
-    every client always has an acquire outstanding: with fewer workers than clients each of them waits."""
+    """Seconds from the begin to the end of each cycle, of clients that each ask for their next
+    worker while they release the one they have. So every client always has an acquire outstanding:
+    with fewer workers than clients each of them waits.
+    """
     begun = time.perf_counter()
 
     def client(number: int) -> list[float]:

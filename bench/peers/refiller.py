@@ -22,7 +22,9 @@ AT_A_TIME = 5
 
 
 class _NoMark(Keyring):
-    """The workers that it makes are taken for ones of the acquire worker's own key, which only that one has."""
+    """The workers that it makes are taken for ones of the acquire worker's own key, which only that
+    one has.
+    """
 
     def marked(self, worker_id: WorkerId) -> WorkerId:
         return worker_id

@@ -1,4 +1,6 @@
-"""Each alert fires where it should and is silent where it should not be: without data, after a restart, with little traffic. Judged by promtool."""
+"""Each alert fires in its bad cases and is silent in normal ones: without data, after a restart,
+with little traffic. Evaluated by promtool.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 RULES = ROOT / "charts" / "warmpool" / "files" / "alerts.yaml"
 RUNBOOK = ROOT / "docs" / "runbook.md"
 INTERVAL_S = 5
-# The budget's alerts look back for hours.
+# The error-budget alerts look back for hours.
 LONG_INTERVAL_S = 60
 
 
@@ -30,7 +32,9 @@ NAMES = [rule["alert"] for rule in rules()]
 
 @dataclass(frozen=True, kw_only=True)
 class AlertCase:
-    """Series as promtool writes them, a sample every interval, and how many firing alerts there are at a time."""
+    """Series in promtool's notation, one sample per interval, and the number of firing alerts at a
+    time.
+    """
 
     name: str
     alert: str
@@ -40,7 +44,7 @@ class AlertCase:
 
 
 def flat(value: float, minutes: float, every_s: int = INTERVAL_S) -> str:
-    """The same value for so many minutes."""
+    """Return the same value for `minutes` minutes."""
     return f"{value}x{int(minutes * 60 / every_s)}"
 
 
@@ -49,7 +53,7 @@ def rising(per_minute: float, minutes: float, every_s: int = INTERVAL_S) -> str:
 
 
 def acquires(good: float | str, bad: float | str, reason: str = "no_warm_worker") -> dict[str, str]:
-    """So many granted and refused a minute, or the series themselves."""
+    """Return series with this many granted and refused requests per minute, or the given series."""
     long = [v if isinstance(v, str) else rising(v, 400, LONG_INTERVAL_S) for v in (good, bad)]
     return {
         'warmpool_acquires_total{profile="default",outcome="granted",reason=""}': long[0],
@@ -82,7 +86,7 @@ CASES = [
     AlertCase(name="no traffic at all", alert=FAST, fires=0, at="20m", series=acquires("7x60", "7x60")),
     AlertCase(name="refusals at the org's own cap", alert=FAST, fires=0, at="20m", series=acquires(60, 60, "org_cap")),
     AlertCase(name="two bad minutes that are over", alert=FAST, fires=0, at="30m", series=acquires(60, "0 60 120x60")),
-    # Counters that begin again at nothing after a restart are no refusals.
+    # Counters that restart at zero are no refusals.
     AlertCase(name="restart", alert=FAST, fires=0, at="20m", series=acquires("0+600x10 0+600x20", "0+1x10 0+1x20")),
 
     AlertCase(name="empty for two minutes", alert="WarmpoolWarmEmpty", fires=1, at="3m", series={

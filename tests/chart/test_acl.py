@@ -1,5 +1,6 @@
-"""The shipped ACL file on a real server: what each user may do, and what he is refused. That the pool works under it is tried by
-`test_running.py`."""
+"""The shipped ACL file on a real server: what each user may do and what is refused.
+`test_running.py` shows that the pool works with it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from tests.support.redis_server import RedisServer
 
 USERS = ("control", "producer", "flower")
 
-# What each user's work needs, as commands.
+# The commands that each user's work needs.
 ALLOWED = {
     "control": [
         "SET warmpool.lock.reap token NX PX 1000", "EVAL return(redis.call('get',KEYS[1])) 1 warmpool.lock.reap", "LPUSH fleet m",
@@ -38,7 +39,7 @@ ALLOWED = {
     ],
 }  # fmt: skip
 
-# What an intruder with that password would want.
+# What an intruder with that password would try.
 REFUSED = {
     "control": [
         "FLUSHALL", "CONFIG GET requirepass", "CONFIG SET dir /tmp", "KEYS *", "ACL LIST", "ACL SETUSER x on", "SHUTDOWN",
@@ -120,7 +121,9 @@ def test_acl_file_has_passwords_only_as_hashes(secret: dict[str, str]) -> None:
 
 
 def test_the_default_user_is_off_and_still_replays_transactions(secret: dict[str, str]) -> None:
-    """Valkey 8.1 replays its append-only file as the default user: without rights, what MULTI and EXEC wrote is lost at a restart."""
+    """Valkey 8.1 replays its append-only file as the default user: without permissions, what MULTI
+    and EXEC wrote is lost at a restart.
+    """
     assert secret["users.acl"].splitlines()[0] == "user default off ~* &* +@all"
     flat = (CHART / "files" / "users-6.2.acl").read_text()
     assert flat.splitlines()[0] == "user default off ~* &* +@all"
@@ -135,7 +138,7 @@ def test_the_default_user_is_off_and_still_replays_transactions(secret: dict[str
 
 
 def test_acl_line_that_the_command_prints_for_an_org_lets_it_log_in() -> None:
-    """The example with a queue for each org; its password is in no Secret of the chart's."""
+    """The example with a queue for each org; its password is in no Secret of the chart."""
     text = secret_values(named(rendered("strict"), "Secret", "wp-warmpool"))["users.acl"]
     assert acl.line("acme", acl.org_rules("acme"), "password") in text.splitlines()
     with (
@@ -150,7 +153,7 @@ def test_acl_line_that_the_command_prints_for_an_org_lets_it_log_in() -> None:
 
 @pytest.mark.parametrize("user", sorted(acl.RESERVED_USERS))
 def test_acl_line_for_a_user_name_of_the_pool_is_refused(user: str, tmp_path: Path) -> None:
-    """It would give the control plane's user a producer's rights, or turn the default user on."""
+    """It would give the control plane's user a producer's permissions, or enable the default user."""
     for words in ((user,), ("acme", "--user", user)):
         command = [sys.executable, "-m", "pool.ops.cli", "org", "acl", *words]
         refused = subprocess.run(

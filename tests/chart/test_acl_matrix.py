@@ -1,4 +1,6 @@
-"""Every write command of a real server on every kind of key of the pool, for each user: refused unless it is named here."""
+"""Every write command of a real server on every kind of key of the pool, for each user: refused
+unless it is listed here.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,7 @@ LOAD = frozenset({"script|load", "script|exists"})
 PRODUCER: Allowed = {"acquire": SEND, **dict.fromkeys(REPLIES, LISTEN)}
 ACME: Allowed = {"acquire.acme.": SEND, "warmpool.reply.acme:svc.1": LISTEN}
 FLOWER: Allowed = {NO_KEY: LOAD, **dict.fromkeys(EVENTS, FOLLOW)}
-# Where there are no selectors: Celery results are no lists that matter, and an org's own queue is its own loss.
+# Without selectors: Celery results are no important lists, and an org can harm only its own queue.
 PRODUCER_FLAT: Allowed = {"acquire": SEND, **dict.fromkeys(RESULTS, SEND)}
 ACME_FLAT: Allowed = dict.fromkeys(
     ("acquire.acme.", "warmpool.reply.acme:svc.1", "celery-task-meta-acme:1"), SEND | LISTEN
@@ -66,7 +68,7 @@ ACME_FLAT: Allowed = dict.fromkeys(
 
 
 def flat_file() -> str:
-    """The shipped file without its passwords."""
+    """Return the shipped file without its passwords."""
     text = (CHART / "files" / "users-6.2.acl").read_text()
     return re.sub(r"#\{\{[^}]*\}\} ", "", text).strip()
 
@@ -97,7 +99,7 @@ def commands(admin: redis.Redis) -> list[Command]:
 
 
 def granted(admin: redis.Redis, user: str, commands: list[Command]) -> dict[str, set[str]]:
-    """What the server would let this user do, by key."""
+    """Return what the server permits this user, by key."""
     found: dict[str, set[str]] = {}
     for command in commands:
         for key in KEYS if command.has_key else (NO_KEY,):
@@ -109,7 +111,9 @@ def granted(admin: redis.Redis, user: str, commands: list[Command]) -> dict[str,
 def test_every_command_of_the_matrix_exists_on_the_server(
     admin: redis.Redis, commands: list[Command]
 ) -> None:
-    """Otherwise a refusal would mean nothing: with all rights each is allowed, and without keys none that has one is."""
+    """Otherwise a refusal would prove nothing: with all permissions each command is allowed, and
+    without keys none that has one.
+    """
     assert {c.name for c in commands} >= {
         "lpush",
         "rpush",

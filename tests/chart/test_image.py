@@ -1,4 +1,4 @@
-"""The image and docker-compose.yml, as far as they can be tried without Docker."""
+"""The image and docker-compose.yml, as far as they can be tested without Docker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OURS = {name: s for name, s in COMPOSE["services"].items() if s.get("command", [
 def test_the_image_has_what_its_packages_need_and_no_tools() -> None:
     lock = image_lock()
     missing = set()
-    # Those that are locked for other platforms and Pythons only are not installed here.
+    # Packages locked only for other platforms and Pythons are not installed here.
     for name in set(lock) & set(installed()):
         for line in importlib.metadata.requires(name) or []:
             needed = Requirement(line)
@@ -148,7 +148,7 @@ def test_compose_is_valid() -> None:
 
 
 def test_compose_runs_the_command_lines_and_the_probe_of_the_chart() -> None:
-    """Those are run by `test_running.py`, as they are written."""
+    """`test_running.py` runs those, as they are written."""
     chart = [
         d["spec"]["template"]["spec"]["containers"][0]
         for d in of_kind(rendered("trial"), "Deployment", "Job")

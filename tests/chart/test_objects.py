@@ -1,4 +1,6 @@
-"""What the chart renders: restricted pods, rights that are the driver's own, secrets that only their users see, budgets and policies."""
+"""The objects of the chart: restricted pods, exactly the driver's permissions, secrets only for
+their users, budgets and policies.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ def test_every_pod_is_restricted_with_a_read_only_root_and_an_account_of_its_own
 
 
 def rules_of(objects: Any, kind: str) -> set[tuple[str, str, tuple[str, ...]]]:
-    """(verb, resource, names) of all roles of a kind."""
+    """Return (verb, resource, names) of all roles of a kind."""
     return {
         (verb, resource, tuple(rule.get("resourceNames", ())))
         for role in of_kind(objects, kind)
@@ -70,7 +72,7 @@ def rules_of(objects: Any, kind: str) -> set[tuple[str, str, tuple[str, ...]]]:
 def test_the_chart_grants_exactly_the_permissions_of_the_driver(
     example: str, accounts: bool, nodes: bool
 ) -> None:
-    """Without the right to make the anchor, which is the chart's own."""
+    """Without the permission to create the anchor, which the chart creates."""
     roles = {r["metadata"]["name"]: r for r in yaml.safe_load_all(ROLES.read_text())}
     granted = {"warmpool"} | ({"warmpool-accounts"} if accounts else set())
     wanted = rules_of([r for n, r in roles.items() if n in granted], "Role")
@@ -219,7 +221,9 @@ def test_only_a_change_of_configuration_restarts_the_pods() -> None:
 
 
 def test_priorities_are_control_plane_then_workers_then_placeholders() -> None:
-    """Each pod of the control plane and of the bundled servers carries its class; workers cannot take their place."""
+    """Each pod of the control plane and of the bundled servers has its priority class; workers
+    cannot preempt it.
+    """
     objects = rendered("trial")
     classes = {c["metadata"]["name"]: c for c in of_kind(objects, "PriorityClass")}
     values = {name.removeprefix("pool-wp-warmpool-"): c["value"] for name, c in classes.items()}
@@ -239,7 +243,7 @@ def test_no_priority_class_preempts_pods_of_the_default_priority_unless_configur
 
 
 def test_a_priority_class_with_another_value_or_policy_has_another_name() -> None:
-    """Both are immutable in the cluster: an upgrade that changed one in place would be refused."""
+    """Both are immutable in the cluster: an upgrade that changes one in place is refused."""
     sets = (
         "priorityClasses.controlPlane.value=2000",
         "priorityClasses.controlPlane.preemptionPolicy=PreemptLowerPriority",

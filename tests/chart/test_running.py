@@ -1,7 +1,10 @@
-"""The rendered chart, running: every command line as written, over TLS, as the users of the ACL file, under the shipped probes. Redis goes away
-under load and comes back, and no component would have been restarted but the one that really was stuck.
+"""The rendered chart, running: every command line as rendered, over TLS, as the users of the ACL
+file, with the shipped probes. Redis goes down under load and comes back, and only a component that
+is really stuck would have been restarted.
 
-WARMPOOL_TEST_LONG=1 takes the shipped times of the probes, and an outage that is longer than all of them together."""
+WARMPOOL_TEST_LONG=1 uses the shipped times of the probes, and an outage that is longer than all of
+them together.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ class ChartDeployment:
         config.mkdir()
         toml = named(self.objects, "ConfigMap", "wp-warmpool")["data"]["warmpool.toml"]
         (config / "warmpool.toml").write_text(toml)
-        # Pods are processes here; the rest is as it would be in the cluster.
+        # Pods are processes here; the rest is as in the cluster.
         over = {"WARMPOOL_DRIVER": "local", "WARMPOOL_DATA_DIR": str(folder)}
         self.ground = ChartGround(folder=folder, secrets={"wp-warmpool": self.secret}, over=over)
         self.parts: dict[str, Running] = {}
@@ -82,7 +85,7 @@ class ChartDeployment:
         return part
 
     def run(self, container: dict[str, Any]) -> subprocess.CompletedProcess[str]:
-        """A container that ends by itself."""
+        """Run a container that ends by itself."""
         probes = {
             kind: {"exec": {"command": ["true"]}}
             for kind in ("startupProbe", "livenessProbe", "readinessProbe")
@@ -117,7 +120,7 @@ def deployment(
 
 @pytest.fixture(scope="module")
 def running(deployment: ChartDeployment) -> ChartDeployment:
-    """All of it: the migration first, then every component that this version has."""
+    """Everything: the migration first, then every component."""
     migrate = of_kind(deployment.objects, "Job")[0]["spec"]["template"]["spec"]["containers"][0]
     done = deployment.run(migrate)
     assert done.returncode == 0, done.stderr
@@ -166,7 +169,7 @@ def test_a_producer_is_served_by_the_client_and_by_a_celery_app(running: ChartDe
         exec(recipe(), ask)
         answer = ask["ask"](app, key, "pool.acquire", org="acme", wait_s=30).get(timeout=60)
         assert answer["outcome"] == "granted", answer
-        # Who may push to the queue of acquires can not have the pool's own tasks run there.
+        # A user that may push to the queue of acquires cannot run internal tasks there.
         forged = [app.send_task(task, queue="acquire", declare=[]) for task in ("pool.reap", "pool.spawn")]
         refused = app.send_task("celery.starmap", queue="acquire", declare=[]).get(timeout=60)
         assert (refused["outcome"], refused["reason"]) == ("refused", "invalid"), refused

@@ -1,4 +1,6 @@
-"""TLS to Redis and Postgres by URL: a certificate of the named authority is taken, any other is refused, and nothing is sent in the clear."""
+"""TLS to Redis and Postgres by URL: a certificate of the named authority is accepted, any other is
+refused, and nothing is sent in plain text.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ def app_for(url: str) -> Celery:
 
 
 def reaches(url: str) -> None:
-    """As broker and as result backend, both as the control plane makes them."""
+    """As broker and as result backend, both as the control plane builds them."""
     app = app_for(url)
     try:
         with app.connection_for_write() as connection:
@@ -86,7 +88,7 @@ def test_redis_with_an_untrusted_certificate_or_another_name_is_refused(
 
 
 def test_nothing_is_sent_to_a_server_without_tls() -> None:
-    """Kombu by itself would speak plainly to rediss:// unless the URL has an option of TLS."""
+    """Kombu alone connects to rediss:// without TLS unless the URL has a TLS option."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         heard: list[bytes] = []

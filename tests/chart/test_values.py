@@ -1,4 +1,6 @@
-"""Values: the schema knows every key of values.yaml and of the settings, and explains it; a typo or a contradiction ends the rendering by name."""
+"""Values: the schema has every key of values.yaml and of the settings with a description; a typo or
+a contradiction ends the rendering by name.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,14 @@ from tests.support.helm import CHART, helm, template, values_file
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 EXAMPLES = sorted(p.name.removesuffix("-values.yaml") for p in (CHART / "ci").glob("*-values.yaml"))
-# Set for all of them in `defaults`, and only where it differs for one.
+# Set for all of them in `defaults`, and per component only where it differs.
 COMPONENTS = {"acquire", "fleet", "bind", "passes", "beat", "flower", "board", "exporter"}
 
 
 def tables(
     found: dict[str, Any], path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    """Every table of the schema that has keys of its own."""
+    """Every table of the schema that has keys."""
     yield path, found
     for name, inner in found.get("properties", {}).items():
         yield from tables(inner, (*path, name))

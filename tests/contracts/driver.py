@@ -45,44 +45,44 @@ PARKED = Stamp(org="acme", claim_id=None, epoch=2, busy=False)
 
 
 class DriverGround(Protocol):
-    """Where a driver stands: what a test must be able to do to pods behind the driver's back."""
+    """The ground of a driver: actions on pods that bypass the driver."""
 
     def driver(self) -> Driver:
-        """Another driver on the same ground, as another replica would have."""
+        """Return another driver on the same ground, like that of another replica."""
 
     def spec(self, name: str = "w-one", *, role: PodRole = PodRole.WORKER) -> PodSpec:
-        """A pod that can be made here; its grace is long."""
+        """Return the spec of a pod that can be created here; its grace period is long."""
 
     def make_ready(self, pod: Pod) -> Pod:
-        """Let the pod come to life; the pod as it then is."""
+        """Make the pod ready; return it."""
 
     def make_busy(self, pod: Pod) -> None:
-        """Let somebody open a session on it; told to end, it stays until that session is over."""
+        """Open a session on it; on deletion it stays until that session ends."""
 
     def make_unused(self, pod: Pod) -> None:
-        """Let that session be over, and a pod that was told to end go."""
+        """End that session; a terminating pod then ends."""
 
     def make_container_die(self, pod: Pod) -> None:
-        """Kill its container, with nobody having asked for its end."""
+        """Kill its container without a request to end it."""
 
     def make_unaskable(self, pod: Pod) -> None:
-        """Let its container run and answer nothing."""
+        """Let its container run without answering."""
 
     def lose_companions(self, name: str) -> None:
-        """Take away a pod's companions."""
+        """Delete a pod's companions."""
 
     def leave_companions(self, name: str) -> None:
-        """Leave companions of a pod that does not exist."""
+        """Create companions of a pod that does not exist."""
 
     def grace_left_s(self, pod: Pod) -> float:
-        """How long a pod that was told to end may still take."""
+        """How long a terminating pod may take to end."""
 
     def unreachable(self) -> AbstractContextManager[None]:
-        """While inside, nothing can be read."""
+        """Make every read fail while the block runs."""
 
 
 class Watcher:
-    """Follows a driver's watch in a thread of its own."""
+    """Follows a driver's watch in its own thread."""
 
     def __init__(self, driver: Driver) -> None:
         self._stop = threading.Event()
@@ -90,7 +90,7 @@ class Watcher:
         self._thread = threading.Thread(target=self._follow, args=(driver,))
 
     def wait_for(self, wanted: type[T], name: str, **traits: object) -> T:
-        """The next thing told of that name that is so; what was told before it is passed over."""
+        """Return the next event of that name that matches; skip earlier ones."""
         while True:
             event = self._told.get(timeout=10)
             if not isinstance(event, wanted) or event.name != name:
@@ -113,7 +113,7 @@ class Watcher:
 
 
 class DriverContract:
-    """What every driver promises."""
+    """The promises of every driver."""
 
     @pytest.fixture
     def driver(self, ground: DriverGround) -> Iterator[Driver]:
@@ -128,10 +128,10 @@ class DriverContract:
 
     @pytest.fixture
     def ready(self, ground: DriverGround, driver: Driver) -> Pod:
-        """A pod that could be handed out."""
+        """A pod that could be granted."""
         return ground.make_ready(driver.create(ground.spec()))
 
-    # Making
+    # Creating
 
     def test_a_created_pod_is_seen_by_every_replica(
         self, ground: DriverGround, driver: Driver, other: Driver
@@ -350,7 +350,7 @@ class DriverContract:
         eventually(lambda: driver.read(ready.name) is None)
         assert driver.stamp(ready, HELD) is StampResult.GONE
 
-    # Asking
+    # Self-reports
 
     def test_a_worker_reports_itself_whether_it_is_busy(
         self, ground: DriverGround, driver: Driver, ready: Pod
@@ -367,7 +367,7 @@ class DriverContract:
         ground.make_unaskable(ready)
         assert driver.word(ready) is Word.SILENT
 
-    # Seeing
+    # Reading
 
     def test_an_empty_list_is_anchored(self, driver: Driver) -> None:
         listing = driver.list()

@@ -47,7 +47,7 @@ def scene(ground: PoolGround, store: Store) -> Iterator[Scene]:
 
 
 def take_away(scene: Scene, name: str) -> None:
-    """As a node that goes, or somebody with kubectl, takes a pod away."""
+    """Delete a pod as a node that leaves, or kubectl, would."""
     pod = scene.pod(name)
     scene.driver.delete(name, pod.uid, grace_s=0)
     eventually(lambda: scene.driver.read(name) is None, within_s=30)
@@ -56,7 +56,7 @@ def take_away(scene: Scene, name: str) -> None:
 
 
 def ask(scene: Scene, granted: Granted) -> int:
-    """Use a worker as its holder does; the status."""
+    """Use a worker as its holder does; return the status."""
     headers = tokens.headers(granted.claim_id, granted.epoch, granted.token)
     return call(scene.pod(granted.worker_id), "GET", "/echo", headers)[0]
 
@@ -69,7 +69,7 @@ def all_passes(scene: Scene, times: int = 1) -> None:
 
 
 def orphan(scene: Scene, ground: PoolGround, name: str = "w-orphan", *, stamped: bool = False) -> Pod:
-    """A pod that the table knows nothing of, and that passes see."""
+    """Create a pod without a row, visible to the passes."""
     pod = ground.make_ready(scene.driver.create(ground.spec(name)))
     if stamped:
         scene.driver.stamp(pod, replace(LATER, epoch=1))
@@ -244,7 +244,7 @@ class PassesContract:
         scene.until_state(worker, State.RETIRED)
         eventually(lambda: scene.driver.read(worker) is None, within_s=30)
 
-    # What happens to pods
+    # Events of pods
 
     def test_a_container_that_dies_ends_its_claim_with_the_cause(
         self, scene: Scene, ground: PoolGround
@@ -297,7 +297,7 @@ class PassesContract:
         ground.make_busy(busy)
         for pod in (busy, scene.pod(idle.id)):
             scene.driver.delete(pod.name, pod.uid)
-        # Retired if it was seen to go, lost if it was gone as soon as it was looked at.
+        # Retired if its termination was observed, lost if it was already gone.
         scene.until(lambda: scene.state_of(idle.id) in TERMINAL)
         scene.until(lambda: scene.worker(busy.name).leaving_since)
         scene.pass_time(500)
@@ -416,7 +416,7 @@ class PassesContract:
             scene.run_pass("sweep_orphans")
         assert scene.state_of(worker) is State.LOST
 
-    # The cluster can not be reached
+    # The cluster is unreachable
 
     def test_no_worker_is_lost_while_the_cluster_is_unreachable_and_work_resumes_afterwards(
         self, scene: Scene, ground: PoolGround, monkeypatch: pytest.MonkeyPatch
@@ -430,7 +430,7 @@ class PassesContract:
             eventually(lambda: scene.driver.cached().age_s > 1.0, within_s=30)
             for name in ("reconcile_warm", "sweep_orphans", "guard_disruption", "sweep_stuck"):
                 assert scene.run_pass(name)["outcome"] in ("stale", "failed"), name
-            # A warm worker needs no cluster.
+            # A grant of a warm worker needs no cluster.
             other = scene.granted("bolt")
             assert other.worker_id == idle.id
             scene.release(other.claim_id, "tainted")
@@ -464,7 +464,7 @@ class PassesContract:
         scene.run_pass("reconcile_warm")
         scene.until(lambda: len(scene.workers(State.IDLE)) == 1)
 
-    # A database put back
+    # A restored database
 
     def test_a_restored_database_becomes_consistent_and_deletes_no_busy_pod(
         self, ground: PoolGround, store: Store
@@ -478,7 +478,8 @@ class PassesContract:
             (kept,) = scene.warm(1)
             scene.settle()
             backup = script(store)
-            # After the backup: one is claimed, one claim ends with its pod, two are made, one of them claimed.
+            # After the backup: one is claimed, one claim ends with its pod, two are created, one of
+            # them claimed.
             later = scene.granted("bolt")
             assert later.worker_id == taken
             scene.release(ended.claim_id)
@@ -498,7 +499,7 @@ class PassesContract:
             for _ in range(4):
                 scene.pass_time(200)
                 all_passes(scene)
-            # More than three if a pod took its time while the clock ran ahead; a surplus goes later.
+            # More than three if a pod was slow while the clock ran ahead; the surplus drains later.
             scene.until(lambda: len(scene.workers(State.IDLE)) >= 3)
             assert {taken, busy} <= set(scene.driver.pods)
             assert all(scene.pod(w).annotations[NOTE_DO_NOT_DISRUPT] == "true" for w in (taken, busy))
@@ -520,7 +521,7 @@ _PODDED = (State.SPAWNING, State.IDLE, State.HOT, State.HOT_IDLE)
 
 
 class _LaterIds:
-    """Ids that no earlier day has given out."""
+    """Ids that no earlier state of the database contains."""
 
     def __init__(self, ids: Ids) -> None:
         self._ids = ids
@@ -533,7 +534,9 @@ class _LaterIds:
 
 
 def _given_up(scene: Scene) -> bool:
-    """Where a program that can not be started is tried for ever, the stuck sweep ends that. No slot is left."""
+    """Where a program that cannot be started is retried forever, the stuck sweep ends that. No slot
+    is left.
+    """
     slots = {w.id for w in scene.workers(State.SPAWNING)}
     pods = {pod.name: pod for pod in scene.driver.cached().pods}
     if all(name in pods and pods[name].trouble and pods[name].phase is PodPhase.PENDING for name in slots):

@@ -65,7 +65,7 @@ def driver(ground: PoolGround) -> Iterator[Driver]:
 
 
 def settings_on(ground: PoolGround, **default: Any) -> dict[str, Any]:
-    """One profile that works, and one that never starts beside it."""
+    """One profile that works, beside one that never starts."""
     bad = ground.unstartable(Profile(name="bad"))
     asked = {"image": bad.image, "command": list(bad.command), "warm_target": 2, "grace_s": 2}
     tables = ground.tables()
@@ -146,7 +146,7 @@ class PoolContract:
     def test_stopping_all_components_changes_no_pod_and_ends_no_claim(
         self, system: System, driver: Driver, pool: Pool
     ) -> None:
-        """Some are told to end, some are killed."""
+        """Some are stopped, some are killed."""
         held = pool.acquire("stays", wait_s=SOON_S, lease_s=5)
         session = pod_of(driver, held)
         assert call(session, "POST", "/sessions", held.auth)[0] == 200
@@ -156,7 +156,8 @@ class PoolContract:
             part.send(signal.SIGKILL if name in ("fleet", "passes") else signal.SIGTERM)
         for part in system.parts.values():
             part.ends()
-        # The parked may go before, the slots of `bad` come and go; none is taken by an end or a start.
+        # Parked workers may reach their TTL, and slots of `bad` change; a stop or a start deletes
+        # none.
         kept = {name for name, uid in before.items() if uids(driver).get(name) == uid}
         assert held.worker_id in kept
         assert len(kept) >= WARM + 1
@@ -190,7 +191,7 @@ class PoolContract:
     def test_a_warm_target_of_zero_leaves_no_pod(
         self, system: System, driver: Driver, ground: PoolGround
     ) -> None:
-        """The last one: it takes everything apart."""
+        """The last test: it removes everything."""
         [passes] = [part for name, part in system.parts.items() if name.startswith("passes")]
         assert passes.terminate() == 0
         tables = settings_on(ground, warm_target=0)

@@ -1,8 +1,9 @@
-"""A running pool is broken in the ways that have cost others most. Each has to be seen within three periods: on the board, which stands open in a
-browser all the while, in `warmpool status`, and as an alert of a real Prometheus that has the shipped rules. `make drill` does it and prints how long each took.
+"""A running pool is broken in the ways with the highest cost. Each fault must be visible within
+three periods: on the board, which is open in a browser, in `warmpool status`, and as an alert of a
+real Prometheus with the shipped rules. `make drill` runs it and prints how long each took.
 
-Only two times are scaled: Prometheus scrapes every second, and an alert's `for` is a second. What is tried is whether the rules see it, not how
-patient they are; tests/alerts holds their patience.
+Only two times are scaled: Prometheus scrapes every second, and an alert's `for` is one second. The
+drill tests whether the rules fire; tests/alerts tests their `for`.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def rows() -> Iterator[list[Row]]:
-    """What each drill took; printed when all are done."""
+    """Print the duration of each drill at the end."""
     found: list[Row] = []
     yield found
     print(printed(found))
@@ -82,7 +83,7 @@ def test_a_reap_whose_lock_is_never_released_is_reported(drill: Opening) -> None
     at.system.wait_idle(3)
     at.quiet()
     with Redis.from_url(at.system.redis.url) as redis:
-        # Somebody took its lock and never lets go, as a bug once did for four days.
+        # Another program took its lock and never releases it.
         eventually(lambda: redis.set("warmpool.lock.reap", "wedged", nx=True), within_s=30)
         at.seen(
             "a wedged reaper", "its lock is held by nobody", worry="pass_dark:reap", text="pass reap is dark",
@@ -113,7 +114,7 @@ def test_a_leak_of_fifty_idle_workers_is_reported(drill: Opening) -> None:
     at = drill({"pool": pool, "profiles": {"default": {"warm_target": LEAK}}})
     at.system.wait_idle(LEAK, within_s=600)
     at.quiet()
-    # Paused and forgotten, and so its fallback rests, too.
+    # A paused reap also pauses its fallback.
     operating.set_pass_paused(at.system.store, "reap", paused=True, operator=SOMEBODY)
     operating.set_warm(at.system.store, ProfileName("default"), 0, SOMEBODY)
     at.seen(
@@ -129,7 +130,7 @@ def test_a_leak_of_fifty_idle_workers_is_reported(drill: Opening) -> None:
 
 
 def test_a_missing_permission_is_reported(drill: Opening) -> None:
-    """On a real API server, under the Role that the chart gives; one verb is taken out of it while the pool runs."""
+    """On a real API server, with the chart's Role; one verb is removed from it while the pool runs."""
     try:
         cluster = KubeCluster(ClusterPart.CONTROLLERS, ClusterPart.SCHEDULER)
     except Missing as exc:
@@ -155,7 +156,7 @@ def test_a_missing_permission_is_reported(drill: Opening) -> None:
 
 
 def without(rule: dict[str, Any], resource: str, verb: str) -> dict[str, Any]:
-    """The same rule, but for one verb."""
+    """Return the same rule without one verb."""
     if resource not in rule["resources"]:
         return rule
     return {**rule, "verbs": [v for v in rule["verbs"] if v != verb]}

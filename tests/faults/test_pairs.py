@@ -1,8 +1,11 @@
-"""Two verbs at once on one worker, in every order of their steps: they end as if one had come after the other, whatever they are told on the
-way, and the counters, the rows and the journal agree. No order is found by sleeping: see `tests/support/interleaving.py`.
+"""Two concurrent verbs on one worker, in every order of their steps: the result equals that of a
+serial run, and the counters, the rows and the journal agree. No order depends on a sleep: see
+`tests/support/interleaving.py`.
 
-A step is a transaction, in all orders; or a statement or a commit, and a verb is stopped at each of its steps while the other goes on. `make proof` tries
-all orders, and stops a verb twice; without it a part of both is tried."""
+A step is a transaction, in all orders; or a statement or a commit, where a verb stops at each of
+its steps while the other continues. `make proof` tries all orders, and stops a verb twice;
+otherwise a part of both is tried.
+"""
 
 from __future__ import annotations
 

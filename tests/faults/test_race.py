@@ -1,4 +1,4 @@
-"""The race that `make race` runs, small; and its judge, which must see what it is there to see."""
+"""A small version of the race of `make race`, and tests of its checker."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_race_checker_finds_nothing_in_a_clean_race() -> None:
         ([*CLEAN[:3], entry(4, State.HOT, "c-2", 2)], [], "gives it to c-2 at epoch 2, after 2"),
         # One claim, two workers.
         ([*CLEAN, entry(6, State.HOT, "c-1", 1, worker="w-2")], [], "puts it on w-2, it was on w-1"),
-        # The journal is clean, but two clients held it together.
+        # The journal is clean, but two clients held it at the same time.
         (CLEAN, [HOLDS[0], replace(HOLDS[1], begun=2.9)], "was held by c-1 and c-2 at once"),
         # A short hold before does not hide the long one.
         (
@@ -69,7 +69,7 @@ def test_the_race_checker_finds_nothing_in_a_clean_race() -> None:
             [replace(HOLDS[0], ended=9.0), HOLDS[1], hold("c-3", 5, 6.0, 7.0)],
             "was held by c-1 and c-3 at once",
         ),
-        # A client holds what the journal never gave it.
+        # A client holds a worker without a grant in the journal.
         (CLEAN, [*HOLDS, hold("c-9", 7, 8.0, 9.0)], "c-9 was granted w-1 at epoch 7"),
         (CLEAN, [HOLDS[0], replace(HOLDS[1], epoch=5)], "the journal does not know of it"),
         # One claim, two clients.

@@ -1,4 +1,6 @@
-"""One bad item never costs another: answers, timers, marks, audit entries, watch events, messages and the steps of passes are each dealt with by themselves."""
+"""One bad item never affects another: answers, timers, marks, audit entries, watch events, messages
+and the steps of passes are handled independently.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ BAD_IDS = ["", "\0", "\ud800"]
 
 
 class PickyMessages(HeldMessages):
-    """A broker that cannot store a result under some ids, as Celery's cannot under an empty one."""
+    """A broker that cannot store a result under some ids, as Celery cannot under an empty one."""
 
     def reply(self, to: ReplyTo, answer: Mapping[str, Any]) -> None:
         if to.task_id in BAD_IDS:
@@ -49,7 +51,7 @@ def picky(world: World) -> PickyMessages:
 
 
 def older_row(world: World, pk: str, *, replies: Any, org: str = "mallory") -> RequestPk:
-    """A request that waits and is past its deadline, as an older version wrote it."""
+    """A waiting request past its deadline, as an older version wrote it."""
     with world.store.write() as tx:
         tx.execute(
             insert(schema.requests).values(
@@ -308,7 +310,7 @@ def test_fallback_retires_the_others_when_one_pod_cannot_be_deleted(
 
 
 class Background:
-    """Timers on a thread of their own, and what they left out."""
+    """Timers on their own thread, and the errors that they logged."""
 
     def __init__(self) -> None:
         from pool.core.threads import Threads

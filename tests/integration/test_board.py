@@ -1,4 +1,6 @@
-"""The board over HTTP: the CLI's JSON, one reading for all, actions only for who has signed in, and headers that keep others out."""
+"""The board over HTTP: the CLI's JSON, one read for all browsers, actions only for signed-in users,
+and security headers.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def board(world: World) -> Iterator[BoardServer]:
 
 
 def _steady(value: Any) -> Any:
-    """Without what passes with the time."""
+    """Return it without values that change with time."""
     if isinstance(value, dict):
         return {k: _steady(v) for k, v in value.items() if k != "at" and not k.endswith("_s")}
     return [_steady(v) for v in value] if isinstance(value, list) else value
@@ -233,7 +235,7 @@ class FeedListener:
             return
 
     def close(self) -> None:
-        """Closing a socket that somebody reads from ends only his reading."""
+        """Closing a socket during a read ends only that read."""
         self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join(30)
         self._answer.close()

@@ -1,4 +1,6 @@
-"""The one reader behind all browsers: it misses nothing that is committed late, tells only what changed, and lets nobody fall behind."""
+"""The one reader behind all browsers: it misses no late commit, sends only what changed, and lets
+no browser fall behind.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ def test_a_journal_entry_that_is_committed_late_is_seen(pool: World) -> None:
     async def scene() -> None:
         feed = a_feed(pool)
         await feed.refresh()
-        # Others' entries with higher numbers were committed, and seen, before this one is.
+        # Entries with higher numbers were committed, and seen, before this one.
         feed._entry += 100
         got = pool.granted("acme")
         await feed.refresh()

@@ -1,4 +1,6 @@
-"""Bytes that no browser sends, at every route of the board, over raw sockets: an answer below 500 each time, and the board serves on."""
+"""Invalid requests at every route of the board, over raw sockets: each gets a status below 500, and
+the board continues to serve.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ HOSTS = (b"127.0.0.1", b"[", b"[::1", b"", b"a" * 500, b"\xff", b"127.0.0.1:9999
 
 
 def answer(board: BoardServer, request: bytes) -> int:
-    """The status that raw bytes are answered with; 400 if the connection is closed without one."""
+    """Return the status of the response to raw bytes; 400 if the connection is closed without one."""
     with socket.create_connection(("127.0.0.1", board.port), timeout=30) as raw:
         raw.sendall(request)
         got = b""
@@ -109,7 +111,7 @@ def test_no_form_causes_a_server_error(world: World, board: BoardServer, operato
 
 
 def test_no_cookie_host_or_origin_causes_a_server_error(store: Store) -> None:
-    """Off loopback, where any host is answered. A cookie that cannot be read is one that nobody signed in with."""
+    """Off loopback, where any host name is accepted. An unreadable cookie counts as not signed in."""
     right = PASSWORD.replace(" ", "+").encode()
     with BoardServer(World(store), host="0.0.0.0") as board:
         for raw in (*RAW, b"a" * 20_000, b"=;=;;", b"." * 100, b"AAAA.AAAA", b'"\\000"'):

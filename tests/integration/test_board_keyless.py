@@ -1,4 +1,6 @@
-"""A board without the master key, Redis or a cluster: what operators decide there is in the table, and the passes carry it out."""
+"""A board without the master key, Redis or a cluster: actions of operators are written to the
+table, and the passes carry them out.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,10 @@ from tests.support.world import World
 
 
 class AnyWorker:
-    """Workers that take every configuration."""
+    """Workers that accept every configuration."""
 
     def activate(self, *_: object) -> None:
-        """Yes."""
+        """Accept."""
 
     def healthy(self, *_: object) -> bool:
         return True
@@ -117,7 +119,7 @@ def test_a_request_whose_worker_is_retired_during_activation_is_still_answered(
 
 @dataclass
 class RealBoard:
-    """`warmpool board` as a process of its own."""
+    """Run `warmpool board` as a separate process."""
 
     port: int
     folder: Path

@@ -1,4 +1,6 @@
-"""Whom the board lets act, over HTTP from several addresses of this machine: the password by address, trusted proxies, single sign-on."""
+"""Which callers may act on the board, over HTTP from several addresses of this machine: the
+password by address, trusted proxies, single sign-on.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a caller may make the pool remember is bounded: places that wait for an answer, and timers of waits."""
+"""What a caller makes the pool remember is bounded: reply addresses, and timers of waits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.world import World
 
 
 class HeldTimers:
-    """Timers that fire when the test says so."""
+    """Timers that fire when the test calls them."""
 
     def __init__(self) -> None:
         self.due: list[tuple[float, Callable[[], Any]]] = []

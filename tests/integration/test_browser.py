@@ -1,4 +1,5 @@
-"""The board in a real browser: what it shows, that it follows, that it can be used without a mouse, in light and in dark, without a complaint.
+"""The board in a real browser: its content, its updates, the keyboard, light and dark, without
+console errors.
 
 WARMPOOL_TEST_SHOTS=1 renews the pictures in docs/img/.
 """
@@ -50,7 +51,7 @@ def look(page: Page, board: BoardServer, *, cells: int | None = None) -> None:
 
 
 def keep(page: Page, tmp_path: Path, name: str, *, whole: bool = True) -> None:
-    """A picture; into the documentation if it is asked for."""
+    """Take a picture, into the documentation on request."""
     folder = IMAGES if SHOTS else tmp_path
     folder.mkdir(exist_ok=True)
     page.screenshot(path=folder / f"{name}.png", full_page=whole)

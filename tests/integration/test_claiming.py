@@ -1,4 +1,4 @@
-"""Acquire, renew, release, cancel, on both databases."""
+"""Acquire, renew, release and cancel."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_worker_that_served_one_org_never_serves_another(world: World) -> None
 
 
 def at_once(deps: Deps, call: Call) -> Any:
-    """As the lane serves it: together with others, waiting for no row."""
+    """Serve it as the lane does: in a batch, without waiting for a row."""
     (decided,), after = claiming.serve(deps, [call])
     effects.finish(deps, after)
     return decided
@@ -92,7 +92,7 @@ def test_signed_caller_releases_only_its_own_claims(world: World, release: Any, 
 
 
 def test_a_counted_parked_worker_is_granted_again_after_counting_ended(world: World) -> None:
-    """The floor that it counted for was taken away meanwhile."""
+    """The floor that it counted for was removed meanwhile."""
     world.warm(1)
     world.org("acme", hot_idle_floor=1)
     first = world.granted("acme")

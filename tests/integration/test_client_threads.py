@@ -1,4 +1,6 @@
-"""The client's own two loops, the reader and the renewer, are run again when they die: what is held stays renewed."""
+"""The client's two loops, the reader and the renewer, are restarted when they fail: claims stay
+renewed.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def service() -> Iterator[StandIn]:
 
 
 class ReaderCrash(BaseException):
-    """Nothing catches it by name."""
+    """No code catches it by name."""
 
 
 def kill(name: str) -> None:

@@ -1,6 +1,7 @@
-"""The client on a real Redis: against real Celery workers, and against a server that a test plays by hand.
+"""The client on a real Redis: with real Celery workers, and with a server that a test plays by
+hand.
 
-`service` is what answers the contract's tasks. Today it is a stand-in; whatever offers the same few methods fits.
+`service` answers the contract's tasks. It is a stand-in; any object with the same methods fits.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def service() -> Iterator[StandIn]:
 
 @pytest.fixture
 def url(server: RedisServer) -> str:
-    """A Redis with nothing in it, and nobody who answers."""
+    """An empty Redis without a server."""
     with redis.Redis.from_url(server.url) as client:
         client.flushall()
     return server.url
@@ -79,7 +80,7 @@ def background() -> Iterator[ThreadPoolExecutor]:
 
 @pytest.fixture
 def readers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the threads that read answers, in their order."""
+    """Return the names of the threads that read answers, in order."""
     names: list[str] = []
     reading = Link.answers
 
@@ -92,7 +93,7 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 class WireMessage:
-    """A message as the server finds it."""
+    """A message as the server reads it."""
 
     def __init__(self, raw: bytes) -> None:
         whole = json.loads(raw)
@@ -103,7 +104,7 @@ class WireMessage:
 
 
 class WireScript:
-    """The server, played by the test: nothing is answered unless the test says so."""
+    """The server, played by the test: it answers only when the test does."""
 
     def __init__(self, url: str) -> None:
         self._client = redis.Redis.from_url(url, socket_timeout=LIMIT_S + 5)
@@ -115,7 +116,7 @@ class WireScript:
         self._client.close()
 
     def take(self, *tasks: str) -> WireMessage:
-        """The next message, which must be of one of these tasks."""
+        """Return the next message, which must be of one of these tasks."""
         popped = self._client.brpop(["acquire"], timeout=LIMIT_S)
         assert popped, f"no message within {LIMIT_S} s"
         assert isinstance(popped[1], bytes)
@@ -137,7 +138,7 @@ class WireScript:
 
 
 def granted_by(script: WireScript, background: ThreadPoolExecutor, ask: Callable[[], T]) -> T:
-    """What `ask` gets when its acquire is granted."""
+    """Return the result of `ask` when its acquire is granted."""
     future: Future[T] = background.submit(ask)
     script.grant()
     return future.result(LIMIT_S)
@@ -405,7 +406,7 @@ class TestTrouble:
             client.execute_command("ACL", "SETUSER", "billing", "reset", "on", ">pw", *rights)
         with Pool(url.replace("redis://", "redis://billing:pw@"), name="billing") as pool:
             assert granted_by(script, background, lambda: pool.acquire("acme")).claim_id == "c-1"
-            # One reads for all of them, and what came together is taken together.
+            # One caller reads for all of them, and answers that arrive together are read together.
             for batch in range(3):
                 waiting = [background.submit(pool.acquire, "acme") for _ in range(4)]
                 asked = [script.take("pool.acquire") for _ in waiting]
@@ -444,7 +445,8 @@ class TestRenewing:
                     granted.add(f"c-{len(granted) + 1}")
                     script.answer(message, a_grant(len(granted)))
                     continue
-                # A round may begin while claims are still coming; once all are held, each round is all of them.
+                # A round may begin while claims are still being made; once all exist, each round
+                # renews all of them.
                 renewed = dict.fromkeys(message.kwargs["claim_ids"], "2031-05-01T12:00:30Z")
                 rounds += len(renewed) == 1000
                 assert len(renewed) == 1000 or not rounds
@@ -471,7 +473,7 @@ class TestProcesses:
     def test_a_single_caller_reads_its_own_reply(
         self, url: str, script: WireScript, background: ThreadPoolExecutor, readers: list[str]
     ) -> None:
-        """No thread has to wake another: on the way of an acquire that would be the dearest step."""
+        """No thread wakes another: in an acquire that would be the most expensive step."""
         with Pool(url) as pool:
             for number in (1, 2):
                 playing = background.submit(script.grant, number)
@@ -482,7 +484,9 @@ class TestProcesses:
     def test_a_caller_reads_its_own_reply_again_after_the_others_left(
         self, url: str, script: WireScript, background: ThreadPoolExecutor, readers: list[str]
     ) -> None:
-        """One that asks again and again does not keep the reader thread between it and its answers."""
+        """A caller that calls repeatedly does not have the reader thread between itself and its
+        answers.
+        """
         with Pool(url) as pool:
             leads = background.submit(pool.acquire, "acme")
             first = script.take("pool.acquire")
@@ -551,7 +555,7 @@ class TestProcesses:
         monkeypatch: pytest.MonkeyPatch,
         trouble: BaseException,
     ) -> None:
-        """What gathered behind a broker that does not answer does not wait for it once more in its turn."""
+        """Messages that were queued behind an unreachable broker do not wait for it a second time."""
         asked, go_on = list[tuple[Any, ...]](), threading.Event()
 
         def hangs(_wire: ReplyWire, *command: Any) -> Any:
@@ -570,7 +574,7 @@ class TestProcesses:
         if isinstance(trouble, redis.TimeoutError):
             assert (raised, len(asked)) == ([BrokerDown] * 4, 1)
         else:
-            # The first, and of the others the one who published for them.
+            # The first one, and of the others the one that published for them.
             assert (raised[0], sorted(raised[1:], key=str)) == (
                 KeyboardInterrupt,
                 sorted([BrokerDown, BrokerDown, KeyboardInterrupt], key=str),
@@ -581,7 +585,7 @@ class TestProcesses:
         self, url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         link = Link(url, identity("test"))
-        monkeypatch.setattr(link, "_gathered", deque(maxlen=0))  # taken, and never dealt with
+        monkeypatch.setattr(link, "_gathered", deque(maxlen=0))  # taken, and never processed
         link.publish("1")
         link.close()
         with redis.Redis.from_url(url) as client:
@@ -627,7 +631,7 @@ class TestProcesses:
         background: ThreadPoolExecutor,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """The connection is closed by whoever reads from it, after he has read."""
+        """The reading caller closes the connection, after its read."""
         reading, closed = threading.Event(), threading.Event()
         while_reading: list[bool] = []
         read, close = Link.answers, Link.close

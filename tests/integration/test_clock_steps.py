@@ -1,4 +1,6 @@
-"""The database's clock steps by ten minutes, back or forth: no pass is dark for it, no live claim ends by it, and nothing is kept for as long as the step was."""
+"""The database's clock steps by ten minutes, back or forth: no pass becomes dark, no live claim
+ends, and nothing is kept for the length of the step.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +27,17 @@ STEPS = pytest.mark.parametrize("step_s", [-STEP_S, STEP_S], ids=["back", "forth
 
 
 class Willing:
-    """Workers that say yes to everything."""
+    """Workers that accept every activation."""
 
     def activate(self, *_: object) -> None:
-        """Yes."""
+        """Accept."""
 
     def healthy(self, *_: object) -> bool:
         return True
 
 
 def _reaps(world: World, seconds: float, renews: Callable[[], object] = lambda: None) -> None:
-    """Time passes as it does in a running pool: reaps, canaries and renewals."""
+    """Let time pass as in a running pool: reaps, canaries and renewals."""
     for _ in range(int(seconds // 5)):
         world.pass_time(5)
         world.canary()
@@ -63,7 +65,7 @@ def test_a_small_step_back_costs_at_most_one_more_tick(world: World, name: str, 
     run_once(world.deps, PASSES[name])
     world.pass_time(step_s)
     outcomes = []
-    # A step as long as a tick makes the last attempt look as if it were of this very moment.
+    # A step as long as a tick makes the last attempt look as if it were now.
     for _ in range(int((PERIODS_S[name] + lock_ttl_s(name)) // tick_s(name)) + 1):
         world.pass_time(tick_s(name))
         outcomes.append(run_once(world.deps, PASSES[name])["outcome"])

@@ -29,7 +29,7 @@ def no_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def imported_by(*argv: str) -> set[str]:
-    """The modules that a command line imports, as the interpreter itself reports."""
+    """Return the modules that a command line imports, as reported by the interpreter."""
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "pool.ops.cli", *argv],
         cwd=REPOSITORY,

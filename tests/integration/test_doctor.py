@@ -1,4 +1,6 @@
-"""The doctor tells what is wrong with evidence and a fix, mends what can be mended, and no check stops another."""
+"""The doctor reports problems with evidence and a fix, repairs what it can, and no check stops
+another.
+"""
 
 from __future__ import annotations
 

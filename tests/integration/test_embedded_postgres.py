@@ -1,4 +1,4 @@
-"""The embedded Postgres: made once and whole, private, durable, of one major version."""
+"""The embedded Postgres: created once and completely, private, durable, of one major version."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def shown(database: postgres.Database, setting: str) -> str:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> DataDir:
-    """One directory with a cluster in it, for tests that do not spoil it."""
+    """One directory with a cluster, for tests that do not change it."""
     made = DataDir.open(tmp_path_factory.mktemp("data"))
     postgres.prepare(made)
     return made
@@ -93,7 +93,7 @@ def test_server_of_another_account_inherits_no_environment(
 def test_socket_that_clients_cannot_name_is_reached_by_a_short_link_that_is_kept(
     tmp_path: Path, name: str
 ) -> None:
-    """Its path is too long, or a comma in it would make two of it."""
+    """Its path is too long, or contains a comma, which would split it in two."""
     place = DataDir.open(tmp_path / name)
     with running(place) as database:
         assert shown(database, "fsync") == "on"
@@ -139,7 +139,7 @@ def test_failed_initdb_leaves_no_cluster(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def older(tmp_path: Path) -> DataDir:
-    """A data directory whose cluster was made by Postgres 16, which the wheel carries too."""
+    """A data directory whose cluster was created by Postgres 16, which the wheel contains too."""
     place = DataDir.open(tmp_path / "data")
     folder = place.postgres / "data"
     folder.mkdir(mode=0o700)

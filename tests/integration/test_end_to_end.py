@@ -1,4 +1,4 @@
-"""The whole system as services meet it: real processes, a real broker, both databases, the client and plain Celery."""
+"""The whole system as services use it: real processes, a real broker, the client and plain Celery."""
 
 from __future__ import annotations
 
@@ -41,12 +41,13 @@ SETTINGS: dict[str, Any] = {
     },
     "orgs": {"narrow": {"cap": 1}, "bound": {"values": {"region": "north"}}},
 }
-# For calls that somebody else has to end: long enough for a busy machine, short enough to see a lost wake-up.
+# For calls that another caller must end: long enough for a busy machine, short enough to detect a
+# lost wake-up.
 SOON_S = 20
 
 
 class EventListener:
-    """Everything that Celery's events tell, as Flower would hear it."""
+    """All events of Celery, as Flower receives them."""
 
     def __init__(self, app: Celery) -> None:
         self.heard: list[dict[str, Any]] = []
@@ -55,7 +56,9 @@ class EventListener:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:
-        """Listen: workers say every two seconds that they live, so what is said after the first event is heard as well."""
+        """Listen. Workers send a heartbeat every two seconds, so all events after the first one are
+        received.
+        """
         self._thread.start()
         eventually(lambda: self.heard, within_s=SOON_S)
         return self
@@ -103,7 +106,7 @@ def service(system: System) -> Iterator[Service]:
 
 @contextmanager
 def no_pass_runs(system: System) -> Iterator[None]:
-    """What happens in here happens by its event, not by a pass that comes round."""
+    """What happens in this block is caused by its event, not by a pass."""
     for paused in (True, False):
         with system.store.write() as tx:
             for name in PASSES:
@@ -335,7 +338,7 @@ def test_eta_and_expires_of_celery_are_respected(system: System, service: Servic
 
 
 def test_workers_run_without_mingle_and_gossip(system: System) -> None:
-    """Celery passes over options that it does not know, so they are looked for in what it does."""
+    """Celery ignores unknown options, so this checks their effect."""
     assert "mingle: " not in system["acquire"].log()
     with redis.Redis.from_url(system.redis.url) as raw:
         assert not raw.keys("_kombu.binding.celeryev*")
@@ -349,14 +352,14 @@ def test_an_answer_that_cannot_be_written_affects_no_other_caller(system: System
         origin="test",
         reply_to="warmpool.reply.x",
     )
-    system.wait_idle(2)  # it does not wait, and who is refused holds nothing
+    system.wait_idle(2)  # it does not wait, and a refused caller holds nothing
     with redis.Redis.from_url(system.redis.url) as raw:
         raw.set("warmpool.reply.x", "no list")
         raw.lpush("acquire", message.encoded("tag"))
         granted = service.granted("acme")
         service.call("release", claim_id=granted["claim_id"])
         eventually(lambda: not raw.llen("acquire") and not raw.hlen("unacked"), within_s=SOON_S)
-        # It was taken first; nobody says that it is served first.
+        # It was taken first; it need not be served first.
         eventually(lambda: system.live_claims(org="spoilt"), within_s=SOON_S)
         raw.delete("warmpool.reply.x")
     for claim_id in system.live_claims(org="spoilt"):
@@ -430,13 +433,15 @@ def replies_of(system: System, org: str, request_id: str) -> int:
 
 
 def envelope() -> dict[str, Any]:
-    """A good message, to be spoilt. Its tag is its own: who acknowledges one has not acknowledged another."""
+    """A valid message, to be corrupted. It has its own delivery tag: to acknowledge one does not
+    acknowledge another.
+    """
     message = Message(task="pool.acquire", kwargs={"org": "acme"}, task_id="t-1", origin="test")
     return dict(json.loads(message.encoded(f"tag-{uuid4()}")))
 
 
 def test_raising_an_orgs_cap_serves_its_waiters_by_the_event(system: System, service: Service) -> None:
-    """Without beat, so that no pass comes round."""
+    """Without beat, so that no pass runs."""
     system.command("org", "set", "raised", "--cap", "1")
     with system["beat"].frozen():
         first = service.granted("raised", ttl_s=0)

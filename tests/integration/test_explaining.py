@@ -1,4 +1,4 @@
-"""`explain` tells the true cause of a worker's end in one sentence, and why a request waits; on both databases."""
+"""`explain` returns the true cause of a worker's end in one sentence, and why a request waits."""
 
 from __future__ import annotations
 
@@ -297,7 +297,7 @@ def test_a_warm_target_set_by_an_operator_applies_until_it_is_reset(world: World
 
 
 def test_text_of_an_operators_reason_does_not_change_the_cause(world: World) -> None:
-    """A detail may begin or read like a reason of the pool's own."""
+    """A detail may begin or read like a reason of the pool."""
     [idle] = world.warm(1)
     told = "surplus: its node was evicted; leaving: parked past its time"
     operating.drain(world.deps, [WorkerId(idle)], Operator(name="bob", way="cli", why=told))

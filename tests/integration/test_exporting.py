@@ -1,4 +1,6 @@
-"""The exporter tells what the table says at the moment it is asked, from either database, and costs the same after every restart."""
+"""The exporter returns the table's state at the time of the scrape, and costs the same after every
+restart.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +123,7 @@ def test_waiters_and_their_longest_wait_are_exported(world: World) -> None:
     assert page.value("waiting_oldest_seconds", profile="default") == 0
 
 
-# A worker of two vCPUs and 512 MiB: what is spent is twice its seconds in one unit, half of them in the other.
+# A worker of two vCPUs and 512 MiB: twice its seconds in one unit, half of them in the other.
 SIZE: dict[str, Any] = {"cpu_millicores": 2000, "memory_mib": 512}
 
 
@@ -143,7 +145,7 @@ def test_idle_seconds_are_exact_and_labelled_with_their_reason(world: World) -> 
     assert spent(page_of(world), "warm") == pytest.approx((2000, 500), abs=20)
 
     world.release(given.claim_id)
-    world.pass_time(300)  # a hundred of them as it was asked to be, two hundred longer than that
+    world.pass_time(300)  # a hundred of them as configured, two hundred longer than that
     page = page_of(world)
     assert spent(page, "parked") == pytest.approx((200, 50), abs=20)
     assert spent(page, "overdue") == pytest.approx((400, 100), abs=20)
@@ -324,7 +326,7 @@ def test_only_a_few_orgs_become_labels(world: World) -> None:
     page = page_of(world)
     named = {dict(labels)["org"] for name, labels in page.samples if name == "warmpool_org_in_use"}
     assert len(named) == TOP_ORGS
-    assert "full" in named  # the nearest to its cap, though it holds no more than others
+    assert "full" in named  # the closest to its cap, although it holds no more than others
     assert page.value("orgs") == TOP_ORGS + 5
 
 
@@ -379,7 +381,7 @@ def test_an_emptied_broker_is_counted_and_its_first_use_is_not(world: World) -> 
 
 
 def after_a_run(world: World) -> tuple[float, bool]:
-    """How often Redis was found emptied, as Prometheus is told, and whether `status` says so now."""
+    """Return how often Redis was found empty, as exported, and whether `status` reports it now."""
     world.pass_time(10)
     assert run_once(world.deps, PASSES["reap"])["outcome"] == "ok"
     worries = {w["id"] for w in reporting.status(world.store, world.deps.settings)["worries"]}
@@ -422,7 +424,7 @@ def test_concurrent_scrapes_read_the_table_once(world: World, monkeypatch: pytes
 
 
 def test_ended_rows_are_never_read(store: Store) -> None:
-    """Among many ended workers the few live ones are found by their indexes."""
+    """The few live workers are found by their indexes among many ended ones."""
     columns = "id, profile, image, revision, cpu_millicores, memory_mib, grace_s, moved_by, moved_reason, created_at, state_since"
     with store.write() as tx:
         tx.execute(text("SET LOCAL session_replication_role = replica"))
@@ -454,7 +456,7 @@ def test_ended_rows_are_never_read(store: Store) -> None:
         assert "Seq Scan on workers" not in plan, plan
 
 
-# What a process counts of itself.
+# Metrics that a process counts itself.
 
 
 def test_an_acquire_is_counted_once_by_its_outcome(world: World) -> None:

@@ -1,4 +1,6 @@
-"""Spawning, activating, stamping, retiring, observing: one worker at a time, delivered twice, late or not at all."""
+"""Spawning, activating, stamping, retiring, observing: one worker at a time, with messages
+delivered twice, late or not at all.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ from tests.support.world import World
 
 
 class ScriptedWorkerApi:
-    """Answers activations as the test says."""
+    """Answers activations as the test decides."""
 
     def __init__(self, *outcomes: Exception | None) -> None:
         self.outcomes = list(outcomes)
@@ -202,7 +204,7 @@ def test_a_worker_abandoned_in_activation_goes_to_the_orgs_next_waiter(world: Wo
 
 
 def test_a_claim_released_before_it_is_hot_gets_no_other_worker_if_its_activation_fails(world: World) -> None:
-    """Nobody would hold it: it would live to its lease, and its worker with it."""
+    """It would have no holder: it would live until its lease ends, and its worker with it."""
     _activating(world)
     world.warm(2)
     world.acquire("acme", task_id="gone", wait_s=30)
@@ -251,7 +253,7 @@ def test_a_late_activation_of_an_ended_claim_does_nothing(world: World) -> None:
 
 @pytest.mark.parametrize("wrong", [{"epoch": 0}, {"epoch": 9}, {"claim_id": "another"}], ids=str)
 def test_an_activation_of_another_holder_changes_nothing(world: World, wrong: dict[str, Any]) -> None:
-    """Whoever comes late, or with a claim that was never this worker's, while it is reserved for somebody."""
+    """A late caller, or one with a claim that was never this worker's, while it is reserved."""
     api = _activating(world)
     (worker,) = world.warm(1)
     world.acquire("acme", task_id="t")
@@ -303,7 +305,7 @@ def test_a_pod_never_carries_two_orgs_stamps(world: World) -> None:
 
 
 def test_a_pod_stamped_with_a_later_epoch_is_never_granted_and_left_alone(world: World) -> None:
-    """The database was put back to an earlier day: an observer that starts on it notices by itself."""
+    """The database was restored to an earlier state: an observer that starts on it detects it."""
     (worker,) = world.warm(1)
     pod = replace(
         world.driver.pods[worker],

@@ -1,4 +1,6 @@
-"""What the API server forbids is in the table within one call, whichever process met it, and `status` names the verb."""
+"""A call that the API server forbids is recorded in the table within one call, by any process, and
+`status` names the permission.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from tests.support.world import World
 
 
 class SaysNo(BaseHTTPRequestHandler):
-    """An API server whose Role for us is empty."""
+    """An API server with an empty Role for the pool."""
 
     def _answer(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -40,7 +42,7 @@ class SaysNo(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PATCH = do_DELETE = _answer  # noqa: N815 - names of the library's
 
     def log_message(self, *_: object) -> None:
-        """Silent."""
+        """Log nothing."""
 
 
 @pytest.fixture

@@ -1,4 +1,6 @@
-"""A worker that answers slowly, endlessly or wrongly costs its own item in a pass and nothing else. Real sockets."""
+"""A worker that answers slowly, endlessly or wrongly affects only its own item in a pass. Real
+sockets.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,9 @@ from tests.support.world import World
 pytestmark = pytest.mark.timeout(60, method="signal")
 
 TIMEOUT_S = 0.5
-# More than the sockets' own buffers hold, far less than what is offered.
+# More than the sockets' buffers hold, far less than what is offered.
 BUFFERED = 20_000_000
-# Of a probe only the status counts: these answer 200 and then misbehave.
+# Only the status of a probe counts: these answer 200 and then misbehave.
 ANSWER_THE_PROBE = {
     Habit.DRIPS_BODY,
     Habit.NEVER_ENDS,
@@ -92,14 +94,14 @@ def test_redirect_is_never_followed(api: HttpWorkerApi) -> None:
 
 
 def test_bytes_of_the_header_count_too(api: HttpWorkerApi) -> None:
-    """Long before its time is over."""
+    """Long before the timeout."""
     with hostile(Habit.ENDLESS_CONTINUE) as worker, pytest.raises(Transient, match=r"more than \d+ bytes"):
         api.activate(f"{worker.endpoint}/activate", {}, {}, 30.0)
 
 
 @pytest.mark.parametrize("prefix", ["http://localhost", "https://127.0.0.1", "ftp://127.0.0.1"])
 def test_requests_go_only_to_observed_addresses(prefix: str) -> None:
-    """A name could lead anywhere, and its lookup has no deadline."""
+    """A host name could resolve to any address, and its lookup has no deadline."""
     with hostile(Habit.HONEST) as worker:
         url = worker.endpoint.replace("http://127.0.0.1", prefix)
         with pytest.raises(Transient, match="cannot be reached"):

@@ -1,5 +1,7 @@
-"""Races on Postgres, without sleeps: several open transactions in one thread, where the order of lines is the interleaving. What must block
-runs in a thread of its own and is seen to be blocked before the others go on."""
+"""Races on Postgres without sleeps: several open transactions in one thread, where the order of
+lines is the interleaving. A call that must block runs in its own thread and is checked to be
+blocked before the others continue.
+"""
 
 from __future__ import annotations
 
@@ -242,8 +244,10 @@ def test_two_renewals_of_the_same_claims_in_other_orders_do_not_deadlock(world: 
 
 
 def _two_reconciles(world: World) -> int:
-    """Two runs at once, both under way before either has made a slot. How many slots there are in the end. The row that a profile's build has
-    makes runs wait for each other, too, but only when it is written, which is seldom: so it is written before."""
+    """Run two reconciles at once, both started before either has created a slot; return the final
+    number of slots. The row of a profile's build also makes runs wait for each other, but only when
+    it is written, which is rare: so it is written before.
+    """
     world.profile(warm_target=0)
     reconcile_warm.refill_once(world.deps, DEFAULT)
     with world.store.write() as tx:
@@ -339,7 +343,7 @@ def test_a_request_whose_first_delivery_was_rolled_back_is_granted_to_the_second
 
 
 def test_a_request_repeated_while_its_cancelled_claim_ends_does_not_deadlock(world: World) -> None:
-    """Both need the org's row and the request's, and both wait for the org before either goes on."""
+    """Both need the org's row and the request's, and both wait for the org before either continues."""
     world.profile(activation_path="/configure")
     world.org("acme", cap=2)
     world.warm(2)
@@ -367,14 +371,14 @@ def _end_lost(world: World, claim_id: str) -> dict[str, Any] | None:
 
 @pytest.fixture
 def busy(world: World) -> Granted:
-    """One worker, held by acme; nobody waits."""
+    """One worker, held by acme; no request waits."""
     world.profile(warm_target=0)
     world.warm(1)
     return world.granted("acme", request_id="before")
 
 
 def _is_served(world: World) -> bool:
-    """Whether the waiter has the worker, rather than both being left alone with each other."""
+    """Return whether the waiter has the worker, instead of both being left unmatched."""
     (request,) = [r for r in world.rows("requests") if r.request_id == "r1"]
     (worker,) = world.workers()
     assert (request.state, worker.state) in {("granted", State.HOT), ("waiting", State.HOT_IDLE)}
@@ -382,7 +386,9 @@ def _is_served(world: World) -> bool:
 
 
 def test_a_waiter_that_arrives_during_a_release_gets_the_worker(world: World, busy: Granted) -> None:
-    """The release has looked for waiters and seen none; the waiter may not look for workers before that is committed."""
+    """The release has looked for waiters and found none; the waiter may not look for workers before
+    that is committed.
+    """
     with world.store.write() as tx:
         assert release(inside(world, tx), busy.claim_id) == "released"
         waiter = aside(lambda: acquire(world.deps, wait_s=30))
@@ -392,7 +398,9 @@ def test_a_waiter_that_arrives_during_a_release_gets_the_worker(world: World, bu
 
 
 def test_a_release_serves_a_waiter_that_is_being_inserted(world: World, busy: Granted) -> None:
-    """The waiter has looked for workers and seen none; the release may not look for waiters before that is committed."""
+    """The waiter has looked for workers and found none; the release may not look for waiters before
+    that is committed.
+    """
     with world.store.write() as tx:
         assert isinstance(acquire(inside(world, tx), wait_s=30), Pending)
         freed = aside(lambda: release(world.deps, busy.claim_id))
@@ -426,7 +434,9 @@ def test_without_the_releasers_lock_the_wake_up_is_lost(world: World, busy: Gran
 
 
 def test_a_refused_acquire_does_not_hide_a_worker_from_a_waiter(world: World) -> None:
-    """An org at its cap is refused: the idle worker that it could not have is there for whoever sits down meanwhile."""
+    """An org at its cap is refused: the idle worker that it could not have is available for a
+    request that starts to wait meanwhile.
+    """
     world.org("capped", cap=1)
     world.org("acme")
     world.warm(2)
@@ -442,7 +452,9 @@ def test_a_refused_acquire_does_not_hide_a_worker_from_a_waiter(world: World) ->
 def test_a_batch_with_a_release_waits_for_a_waiter_that_is_being_inserted(
     world: World, busy: Granted
 ) -> None:
-    """It waits for no row, yet for the profile: a worker that it freed unseen would stay beside the waiter."""
+    """It waits for no row, but for the profile: otherwise a worker that it freed would stay idle
+    beside the waiter.
+    """
     with world.store.write() as tx:
         assert isinstance(acquire(inside(world, tx), wait_s=30), Pending)
         batch = aside(lambda: claiming.serve(world.deps, [Release.parse(busy.claim_id, "clean")]))
@@ -508,7 +520,7 @@ def test_two_matchers_at_once_give_a_waiter_one_worker(world: World) -> None:
 
 
 def _ready_behind_the_pools_back(world: World, count: int) -> list[WorkerId]:
-    """Idle workers that were not offered to anybody."""
+    """Create idle workers that were not offered to any waiter."""
     with world.store.write() as tx:
         ids = [world.deps.ids.worker() for _ in range(count)]
         orgs.take_slots(tx, count, 0)
@@ -520,11 +532,13 @@ def _ready_behind_the_pools_back(world: World, count: int) -> list[WorkerId]:
 
 
 def _no_lock(_tx: Tx, _profile: str) -> None:
-    """What would be if the lock were forgotten."""
+    """The behaviour without the lock."""
 
 
 def test_a_matcher_without_a_worker_for_a_waiter_does_not_hide_it_from_another_matcher(world: World) -> None:
-    """Two releases at once: what the first one frees is kept for its own org, what the second one frees is the waiter's."""
+    """Two releases at once: the worker of the first is kept for its own org, the worker of the
+    second goes to the waiter.
+    """
     world.warm(2)
     other, own = world.granted("bolt"), world.granted("acme")
     world.waits("acme", request_id="waiter")
@@ -538,7 +552,7 @@ def test_a_matcher_without_a_worker_for_a_waiter_does_not_hide_it_from_another_m
 def test_a_request_that_begins_to_wait_at_its_orgs_cap_while_a_claim_is_released_is_served(
     world: World,
 ) -> None:
-    """The release is of another profile and has seen no waiter before it had the org's row."""
+    """The release is of another profile and has seen no waiter before it locked the org's row."""
     world.profile("big", warm_target=0)
     world.org("acme", cap=1)
     world.warm(1)

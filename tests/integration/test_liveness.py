@@ -1,4 +1,4 @@
-"""The probe of a worker asks the database whether it is the cause."""
+"""The liveness probe of a worker checks whether the database is the cause."""
 
 from __future__ import annotations
 

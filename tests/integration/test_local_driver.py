@@ -1,4 +1,6 @@
-"""The local driver keeps the driver contract, and what only processes and files can break."""
+"""The local driver passes the driver contract, and handles failures that only processes and files
+have.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from tests.contracts.driver import DriverContract
 from tests.support.local_ground import LocalGround, environ_of, open_files_of
 from tests.support.waiting import eventually
 
-# What another process runs: once it is told to, it makes the pod `w-one` and prints its uid.
+# The program of another process: when triggered, it creates the pod `w-one` and prints its uid.
 CREATOR = """
     import os, signal, sys
     from pathlib import Path
@@ -59,7 +61,7 @@ class TestLocalDriver(DriverContract):
 
 
 def creator(ground: LocalGround, *, before: str = "", after: str = "") -> subprocess.Popen[str]:
-    """Another process that creates once a line is written to it."""
+    """Another process that creates when a line is written to it."""
     code = textwrap.dedent(CREATOR).format(before=before, after=after)
     return subprocess.Popen(
         [sys.executable, "-c", code, str(ground.root)],
@@ -128,7 +130,7 @@ def test_a_process_not_yet_recorded_is_waited_for_and_not_started_twice(
         f"{slowly}; start = process.launch; process.launch = lambda *a, **k: (start(*a, **k), {KILL_ITSELF})"
     )
     with creator(ground, before=before) as dead, ThreadPoolExecutor(1) as threads:
-        # Opened for both, or opening it would wait for the other side.
+        # Opened for reading and writing, or opening it would wait for the other side.
         with gate.open("r+b", buffering=0) as opening:
             try:
                 dead.communicate("\n")
@@ -220,7 +222,8 @@ def test_the_exit_code_of_a_program_is_recorded(ground: LocalGround, driver: Loc
         assert seen.phase is not PodPhase.ENDED or seen.trouble == "ended: no such licence"
         return seen.exit_code
 
-    # First while it is a zombie, seen by a replica that did not start it; then after its creator has reaped it.
+    # First while it is a zombie, seen by a replica that did not start it; then after its creator
+    # has reaped it.
     assert eventually(lambda: ended_with(ground.driver())) == 7
     assert ended_with(driver) == 7
     assert ended_with(ground.driver()) == 7
@@ -242,7 +245,7 @@ def test_any_program_is_ready_once_its_status_file_reports_it(
     env = environ_of(ground.identity(pod).pid)
     assert pod.endpoint == f"http://127.0.0.1:{env['PORT']}"
     assert (env["WARMPOOL_WORKER"], env["WARMPOOL_GRACE_S"], env["COLOUR"]) == (pod.name, "300", "green")
-    # Nothing listens there: it runs, and can not be asked.
+    # Nothing listens there: it runs, and cannot be reached.
     assert driver.word(pod) is Word.SILENT
 
 

@@ -1,4 +1,4 @@
-"""How long a process waits for a row that another transaction holds."""
+"""How long a process waits for a row that another transaction has locked."""
 
 from __future__ import annotations
 

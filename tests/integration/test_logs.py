@@ -1,4 +1,4 @@
-"""What is logged of an exception: an outage in a line, a mistake with its stack."""
+"""How exceptions are logged: an outage in one line, a bug with its traceback."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from pool.config import logs
 
-# In a process of its own, since logging belongs to a whole process.
+# In a separate process, because logging is configured per process.
 PROGRAM = """
 import logging
 from pool.config import logs

@@ -1,4 +1,6 @@
-"""Taking messages from a real broker: in turn, in bounds, and never a part of what the broker refused."""
+"""Reading messages from a real broker: in turn, within bounds, and never a part of what the broker
+refused.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A running pool seen by a real Prometheus: every process is scraped, every query of the dashboard is answered, and no alert fires while all is well."""
+"""A running pool scraped by a real Prometheus: every process is scraped, every query of the
+dashboard returns data, and no alert fires in a healthy pool.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from tests.support.system import EVERYTHING, ROOT, Service, System
 from tests.support.waiting import eventually
 
 RULES = ROOT / "charts" / "warmpool" / "files" / "alerts.yaml"
-# What a pool on this machine does not do while it is well: there is no cluster's API, nothing fails.
+# Absent in a healthy pool on this machine: there is no cluster API, and nothing fails.
 QUIET = (
     "api_calls",
     "park_failures",
@@ -48,7 +50,7 @@ def seen(
         with Prometheus(folder / "prometheus", system.metrics_ports, rules=RULES) as prometheus:
             try:
                 eventually(lambda: set(prometheus.scraped().values()) == {"up"}, within_s=60, every_s=0.2)
-                # Rates need two scrapes of what has happened meanwhile.
+                # Rates need two scrapes with changes in between.
                 service.call("release", claim_id=tainted, condition="tainted")
                 service.granted("acme", lease_s=600)
                 eventually(
@@ -76,7 +78,7 @@ def test_every_metric_exists_in_a_running_pool(seen: tuple[System, Prometheus]) 
 
 
 def test_every_query_of_the_dashboard_is_answered(seen: tuple[System, Prometheus]) -> None:
-    """Those that have nothing to show in a pool that is well are understood all the same."""
+    """Queries without data in a healthy pool are still valid."""
     _, prometheus = seen
     quiet = re.compile("|".join(f"warmpool_{n}_total" for n in QUIET) + r'|to="lost"|lock_held > 0')
     unanswered = set(dashboard.queries())
@@ -94,7 +96,7 @@ def test_every_query_of_the_dashboard_is_answered(seen: tuple[System, Prometheus
 def test_metrics_match_the_pool(seen: tuple[System, Prometheus]) -> None:
     system, prometheus = seen
     idle = 'warmpool_workers{profile="default",state="idle"}'
-    # Each process is scraped at a moment of its own.
+    # Each process is scraped at its own time.
     expected = {
         idle: 2,
         'sum(warmpool_acquires_total{outcome="granted"})': 3,

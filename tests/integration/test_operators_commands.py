@@ -1,4 +1,6 @@
-"""What operators type, on a pool without Redis or processes: exit codes for scripts, errors that name what was wrong, colour only where it is seen."""
+"""Commands of operators, on a pool without Redis or processes: exit codes for scripts, errors that
+name the problem, colour only on a terminal.
+"""
 
 from __future__ import annotations
 
@@ -175,7 +177,7 @@ def on_a_terminal(command: list[str], env: dict[str, str]) -> bytes:
             while piece := os.read(ours, 65_536):
                 said += piece
         except OSError:
-            """The other end was closed: it is over."""
+            """The other end was closed: the output ends."""
         process.wait(60)
     os.close(ours)
     return said

@@ -1,4 +1,4 @@
-"""Each pass, on both databases: what it does, what it never does, and that doing it twice is doing it once."""
+"""Each pass: what it does, what it never does, and that running it twice equals running it once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.support.world import World
 def _pod(
     world: World, name: str, *, stamped: bool = False, age_s: float = 1000, role: PodRole = PodRole.WORKER
 ) -> str:
-    """A pod that the table knows nothing of."""
+    """Create a pod without a row."""
     world.driver.create(
         PodSpec(
             name=name,
@@ -137,7 +137,7 @@ def test_surplus_shrinks_to_the_target(world: World) -> None:
 
 
 def test_a_burst_is_not_surplus_at_once(world: World) -> None:
-    """The old ones were never above the target; the new ones have only just come."""
+    """The old ones were never above the target; the new ones have only just become ready."""
     world.profile(warm_target=2)
     world.warm(2)
     world.pass_time(1000)
@@ -177,7 +177,9 @@ def test_a_renewed_claim_lives_on(world: World) -> None:
 
 
 def test_an_outage_of_the_lane_ends_no_session(world: World) -> None:
-    """Nobody could renew for an hour; when canaries come through again, every holder has a whole lease to renew in."""
+    """No renewal was possible for an hour; when canaries pass again, every holder has a whole lease
+    to renew in.
+    """
     (worker,) = world.warm(1)
     granted = world.granted("acme", lease_s=30)
     world.canary()
@@ -214,7 +216,9 @@ def test_a_renewal_before_the_expiry_pass_keeps_the_claim(world: World) -> None:
 
 
 def test_an_expired_claim_makes_room_for_its_orgs_waiter_at_once(world: World) -> None:
-    """The waiter is of another profile, and a worker has been idle all the time: only the cap was in its way."""
+    """The waiter is of another profile, and a worker has been idle all the time: only the cap
+    blocked it.
+    """
     world.profile("other", warm_target=0)
     world.org("acme", cap=1)
     world.warm(1)
@@ -280,14 +284,14 @@ def test_a_worker_of_an_unknown_key_drains_once_a_worker_of_the_current_key_exis
         return sorted(w.state for w in world.workers())
 
     before = sorted([State.HOT, State.HOT_IDLE, State.IDLE])
-    # No worker was made under its key: it may be the one that was given a wrong one.
+    # No worker was created under its key: this process may be the one with the wrong key.
     assert reaped_by(new) == before
     world.pass_time(1)
     world.warm(1)
     then = sorted([*before, State.IDLE])
     assert reaped_by(third) == then
     assert reaped_by(replace(new, previous=old.current)) == then
-    # One that was left behind with the old key.
+    # One that was left with the old key.
     assert reaped_by(old) == then
     assert reaped_by(new) == sorted([State.DRAINING, State.DRAINING, State.HOT, State.IDLE])
     assert world.state_of(held.worker_id) is State.HOT
@@ -309,7 +313,7 @@ def test_target_and_misses_create_exactly_their_sum_of_slots_once(world: World) 
 
 
 def test_a_polling_caller_counts_as_one_miss(world: World) -> None:
-    """Also when what was made for it went to somebody else."""
+    """Also when the worker created for it went to another request."""
     world.profile(warm_target=0)
     for _ in range(20):
         world.refused("acme", request_id="same")
@@ -391,7 +395,7 @@ def test_a_row_without_a_live_pod_is_not_warm(world: World) -> None:
 def test_a_worker_just_ready_in_the_table_and_not_in_the_view_is_warm(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each process has a view of its own, and this one's is a moment older than the row."""
+    """Each process has its own view, and this one's is slightly older than the row."""
     world.profile(warm_target=1)
     before = world.driver.cached()
     (worker,) = world.warm(1)
@@ -776,7 +780,7 @@ def test_a_protection_left_behind_by_a_dead_replica_is_cleared(world: World) -> 
 
 
 def test_headroom_is_constant_and_disabling_it_deletes_it(world: World) -> None:
-    """Looked at after each run: too many that the next run deletes again would be too many all the same."""
+    """Checked after each run: too many that the next run deletes again would still be too many."""
     world.configure(headroom=2)
     world.warm(100)
     for _ in range(2):
@@ -806,7 +810,7 @@ def test_ended_rows_are_deleted_after_their_retention(world: World) -> None:
     assert {r.worker_id for r in world.rows("journal")} == {kept.worker_id}
 
 
-# all of them
+# All passes
 
 
 @pytest.mark.parametrize("name", list(PASSES))
@@ -819,7 +823,7 @@ def test_a_dry_run_changes_nothing(world: World, name: str) -> None:
 
 @pytest.mark.parametrize("name", list(PASSES))
 def test_no_pass_touches_the_pod_of_a_live_claim(world: World, name: str) -> None:
-    """Though it is past every age and limit that there is."""
+    """Although it is past every age and limit."""
     world.profile(warm_target=0, probe_path="/healthz")
     world.configure(max_age_s=100, surplus_ttl_s=1)
     (worker,) = world.warm(1)
@@ -838,7 +842,7 @@ def test_no_pass_touches_the_pod_of_a_live_claim(world: World, name: str) -> Non
 
 @pytest.mark.parametrize("name", list(PASSES))
 def test_a_pass_interrupted_at_any_step_converges_to_the_same_state(world: World, name: str) -> None:
-    """The lock is lost before step 1, 2, 3, …; the next whole run finishes the work."""
+    """The lock is lost before step 1, 2, 3, …; the next complete run finishes the work."""
     _something_of_everything(world)
     for steps in range(6):
         left = [steps]
@@ -927,7 +931,7 @@ def test_pods_that_ended_by_themselves_are_lost_with_their_exit_code(world: Worl
         assert orgs.pool_row(tx).live == 0
 
 
-# Profiles that were taken out of the configuration
+# Profiles that were removed from the configuration
 
 
 def test_unclaimed_workers_of_a_removed_profile_are_retired_in_steps_and_busy_ones_when_released(

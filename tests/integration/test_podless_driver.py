@@ -1,5 +1,6 @@
-"""The driver without processes, which most tests of verbs and passes stand on, keeps the contract of the real ones. All of it applies: what its containers
-would do by themselves, its ground does."""
+"""The driver without processes, which most tests of verbs and passes use, passes the contract of
+the real ones. All of it applies: its ground does what containers would do by themselves.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""One thing that is refused for ever (an admission webhook, a policy) darkens no pass: it is left out, counted and told, and the rest is done. A right that
-we lack is another matter: it concerns everything, and the run says so."""
+"""One object that is refused permanently (by an admission webhook or a policy) makes no pass dark:
+it is skipped, counted and reported, and the rest is done. A missing permission is different: it
+affects every object, and the run fails with it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ HELD = Stamp(org="acme", claim_id="c", epoch=1, busy=True)
 
 
 def orphan(world: World, name: str, *, stamped: bool = False, role: PodRole = PodRole.WORKER) -> str:
-    """An old pod that the table knows nothing of."""
+    """Create an old pod without a row."""
     driver = world.driver
     driver.create(
         PodSpec(
@@ -43,7 +45,7 @@ def drain(world: World, worker: str) -> None:
 
 
 def refused(world: World) -> dict[str, str]:
-    """What `status` says of it."""
+    """Return what `status` reports about it."""
     worries = reporting.status(world.store, world.deps.settings)["worries"]
     return {w["id"]: w["text"] for w in worries if w["id"].startswith("refused:")}
 

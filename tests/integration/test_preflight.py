@@ -1,5 +1,7 @@
-"""A component's start: without a cluster that answers it starts and says so, without credentials it does not, and what only a cluster needs is not loaded
-where there is none. What a cluster answers is tried in `tests/kube/test_preflight.py`."""
+"""The start of a component: with an unreachable cluster it starts and logs it, without credentials
+it does not start, and without a cluster no Kubernetes code is loaded.
+`tests/kube/test_preflight.py` tests the answers of a cluster.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,7 @@ def test_a_pool_without_a_cluster_calls_no_api_server() -> None:
 
 
 def test_a_worker_stopped_during_its_permission_check_ends(tmp_path: Path, away: Settings) -> None:
-    """The API server is connected to and says nothing."""
+    """The API server accepts the connection and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         mute = json.dumps(AWAY).replace("127.0.0.1:1", f"127.0.0.1:{server.getsockname()[1]}")
         Path(away.kubernetes.kubeconfig).write_text(mute)
@@ -146,7 +148,7 @@ def test_the_doctor_command_lists_unchecked_items_and_exits_zero(tmp_path: Path,
     assert found["redis_policy"]["level"] == "ok"
     assert "?? cluster: not checked: the driver is local" in shown.stdout
     assert shown.stdout.strip().endswith(", 1 not checked")
-    # Nobody runs passes here, which on a slow machine is noticed.
+    # No passes run here, which is reported on a slow machine.
     bad = {f["id"].partition(":")[0] for f in found.values() if f["level"] == "bad"}
     assert bad <= {"pass_dark", "beat_dark"}
     assert told.returncode == (1 if bad else 0)
@@ -167,7 +169,7 @@ def test_a_doctor_run_of_a_local_pool_needs_no_cluster() -> None:
 def test_an_acquire_worker_imports_no_kubernetes_client(
     tmp_path: Path, away: Settings, without_tables: str
 ) -> None:
-    """It is prepared as it starts, with the Kubernetes driver configured."""
+    """It is prepared as at a start, with the Kubernetes driver configured."""
     script = (
         "import sys; from tasks.__main__ import _prepare; from tasks.app import app; _prepare(app, 'acquire');"
         "sys.exit(any(m.startswith(('kubernetes', 'pool.drivers.kubernetes', 'pool.ops.doctor')) for m in sys.modules))"

@@ -1,5 +1,6 @@
-"""A queue for each org, on a real server under the ACL lines that the command prints: an org writes to its own queue and reads its own answers, and
-nothing else. With the lane and without."""
+"""A queue for each org, on a real server with the ACL lines that the command prints: an org writes
+to its own queue and reads its own answers, and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from tests.support.signed import MASTER_KEY, key_of, recipe, refusals, refused_a
 from tests.support.system import ROOT, System
 from tests.support.waiting import eventually
 
-# One's name begins with the other's; the last is made while the pool runs.
+# One name is a prefix of the other; the last org is created while the pool runs.
 ORGS = ("acme", "acme.eu", "bolt", "late")
 PATIENCE_S = 30.0
 
@@ -36,7 +37,7 @@ def password(user: str) -> str:
 
 
 def shipped_acl() -> str:
-    """The file as the chart renders it."""
+    """Return the file as the chart renders it."""
     text = (ROOT / "charts" / "warmpool" / "files" / "users.acl").read_text()
     return re.sub(
         r"\{\{ \.(\w+) \| sha256sum \}\}",
@@ -166,7 +167,7 @@ def test_a_key_of_another_org_is_refused_on_an_orgs_own_queue(system: System) ->
 
 
 def push(system: System, *, reply_to: str, task_id: str, signed_by: str) -> str:
-    """Onto acme's own queue."""
+    """Push to acme's own queue."""
     message = Message(
         task="pool.acquire", kwargs={"request_id": RandomIds().request()}, task_id=task_id, origin="test", reply_to=reply_to
     )  # fmt: skip
@@ -197,7 +198,7 @@ def test_no_answer_is_written_to_keys_of_another_org(system: System) -> None:
 
 
 def test_the_queue_of_one_org_does_not_delay_the_others(system: System) -> None:
-    """A thousand messages of one org that mean nothing, and somebody of another org."""
+    """A thousand meaningless messages of one org, and one caller of another org."""
     with redis.Redis.from_url(url_of(system, "acme")) as client:
         client.lpush("acquire.acme.", *["{}"] * 1000)
     with Pool(url_of(system, "bolt"), org_key=key("bolt")) as pool:

@@ -1,4 +1,6 @@
-"""The reference worker: who is served, who is refused, and how it leaves. Each test talks to a real one."""
+"""The reference worker: which callers it serves, which it refuses, and how it ends. Each test calls
+a real one.
+"""
 
 from __future__ import annotations
 
@@ -174,7 +176,7 @@ def test_a_stopping_worker_waits_for_its_session(ground: LocalGround, worker: Po
     ground.driver().delete(worker.name, worker.uid)
     eventually(lambda: call(worker, "GET", "/healthz")[0] == 503)
     assert call(worker, "GET", "/sessions")[1]["draining"] is True
-    # Its holder goes on, until it is done.
+    # Its holder continues until it is done.
     assert call(worker, "GET", "/echo", GOOD)[0] == 200
     assert ground.identity(worker).alive()
     assert call(worker, "DELETE", "/sessions", GOOD)[0] == 200
@@ -207,7 +209,7 @@ def test_a_stopping_worker_answers_new_connections(ground: LocalGround, worker: 
     assert call(worker, "POST", "/sessions", GOOD)[0] == 200
     connection = _connect(worker)
     connection.connect()
-    # Once another was answered, this one has been taken on.
+    # Once another request was answered, this one has been accepted.
     assert call(worker, "GET", "/healthz")[0] == 200
     ground.driver().delete(worker.name, worker.uid)
     eventually(lambda: call(worker, "GET", "/healthz")[0] == 503)

@@ -1,4 +1,6 @@
-"""An operator changes the image in the file and restarts the control plane, as services meet it: real processes, real pods."""
+"""An operator changes the image in the file and restarts the control plane: real processes, real
+pods.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A profile's build changes: new workers first, then the old ones go, a few at a time; a build that does not start changes nothing."""
+"""A profile's build changes: new workers first, then the old ones drain in steps; a build that does
+not start changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ NEW = "registry/worker:2"
 
 @pytest.fixture
 def rolled(world: World) -> World:
-    """Four warm workers whose image was changed, on a pool that replaces one at a time."""
+    """Four warm workers whose image was changed, in a pool that replaces one at a time."""
     world.configure(rollout_step_percent=1, rollout_ready_s=0)
     world.profile(warm_target=4)
     world.run_pass("reconcile_warm")
@@ -35,7 +37,7 @@ def rolled(world: World) -> World:
 
 
 def _become_ready(world: World) -> None:
-    """Pods of all slots start and are seen."""
+    """Start the pods of all slots and observe them."""
     world.deliver("pool.spawn", "pool.retire")
     for pod in list(world.driver.pods.values()):
         if not pod.ready:
@@ -44,7 +46,7 @@ def _become_ready(world: World) -> None:
 
 
 def _end(world: World) -> None:
-    """Pods of all slots end at once, as those of a broken image do."""
+    """End the pods of all slots at once, like those of a broken image."""
     world.deliver("pool.spawn", "pool.retire")
     for pod in list(world.driver.pods.values()):
         if not pod.ready:
@@ -88,7 +90,7 @@ def test_replaced_worker_counts_as_a_rollout_whatever_the_image_is_named(rolled:
 
 
 def test_a_rollout_keeps_a_warm_target_set_at_run_time(rolled: World) -> None:
-    """The configuration says four; an operator has said six while the old image was warm."""
+    """The configuration has four; an operator has set six while the old image was warm."""
     with rolled.store.write() as tx:
         targets.say(tx, ProfileName("default"), 6, who="test")
     for _ in range(4):
@@ -212,7 +214,7 @@ def test_a_halted_rollout_resumes_once_the_image_starts(rolled: World) -> None:
 
 
 def test_a_corrected_image_is_tried_at_once(rolled: World) -> None:
-    """What was held against the broken one is not held against it."""
+    """Failures of the broken image do not count against it."""
     for _ in range(4):
         rolled.run_pass("reconcile_warm")
         _end(rolled)
@@ -237,7 +239,7 @@ def test_a_rollback_keeps_the_workers_of_the_image_before(rolled: World) -> None
 
 
 def test_a_process_with_an_old_configuration_does_not_undo_a_rollout(rolled: World) -> None:
-    """While the control plane itself is replaced both run the passes in turn."""
+    """While the control plane itself is replaced, both versions run the passes in turn."""
     new = rolled.deps
     rolled.profile(image="warmpool/reference-worker")
     stale = replace(rolled.deps, started_at=new.started_at.replace(year=2000))

@@ -1,4 +1,6 @@
-"""The rules in the database, each where nothing else would show that it is missing. `tests/mutants/rules.py` takes them away one by one."""
+"""The rules in the database, each where no other test would fail without it.
+`tests/mutants/rules.py` removes them one by one.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +123,9 @@ def test_the_end_of_a_lost_worker_frees_its_place_in_the_pool(world: World) -> N
 
 
 def test_a_claim_that_contradicts_its_workers_row_does_not_end(world: World) -> None:
-    """Rows that contradict each other are a broken promise for an operator to see, and nothing is built on them."""
+    """Contradicting rows are a broken promise that is reported to operators, and nothing is derived
+    from them.
+    """
     world.warm(1)
     granted = world.granted("acme")
     _execute(world, "UPDATE workers SET state = 'draining', claim_id = NULL, epoch = epoch + 1")
@@ -177,7 +181,7 @@ def test_a_binding_is_tried_on_the_allowed_number_of_workers_and_then_refused(wo
 
 
 def test_renewals_lock_claims_in_the_order_of_their_ids(world: World) -> None:
-    """Two that renew the same claims never wait for each other in a circle."""
+    """Two callers that renew the same claims never deadlock."""
     world.org("acme")
     _execute(
         world,
@@ -205,7 +209,7 @@ def _end(world: World, granted: Granted, why: ClaimEnd) -> dict[str, Any] | None
 
 
 def _idle_unseen(world: World, worker_id: str) -> None:
-    """An idle worker that was offered to no waiter."""
+    """Create an idle worker that was not offered to any waiter."""
     slot = (
         "INSERT INTO workers (id, profile, image, revision, cpu_millicores, memory_mib, grace_s, state, created_at, state_since, moved_by,"
         f" moved_reason) VALUES ('{worker_id}', 'default', 'i', 'r', 1, 1, 1, 'spawning', now(), now(), 'test', 'demand')"

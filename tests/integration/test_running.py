@@ -1,4 +1,6 @@
-"""The runner with a real Redis: one run at a time, a lost lock stops the run and not the pass, an outage breaks nothing."""
+"""The runner with a real Redis: one run at a time, a lost lock stops the run and not the pass, an
+outage raises nothing.
+"""
 
 from __future__ import annotations
 
@@ -40,14 +42,14 @@ def redis(redis_server: RedisServer) -> Iterator[Redis]:
 
 @pytest.fixture
 def locked(world: World, redis: Redis) -> World:
-    """A pool whose locks are Redis'."""
+    """A pool with locks in Redis."""
     world.deps = replace(
         world.deps, locks=RedisLocks(redis, clock=SystemClock(), ids=RandomIds(), who="test")
     )
     return world
 
 
-# The pass with the shortest lock: its loss is noticed soonest.
+# The pass with the shortest lock: its loss is noticed first.
 _SHORT = "guard_disruption"
 
 
@@ -94,7 +96,7 @@ def test_a_lock_lost_during_a_run_stops_it_at_its_next_step_and_the_next_period_
 
 
 def test_repeated_lock_losses_never_end_a_pass_for_good(locked: World, redis: Redis) -> None:
-    """Each loss is followed by a run that goes through, however often it happens."""
+    """Each loss is followed by a successful run, for any number of losses."""
     for n in range(4):
         locked.pass_time(5)
 
@@ -190,7 +192,7 @@ def test_the_fallback_reaps_what_is_overdue_without_beat_and_redis_and_ends_no_l
 
 
 def test_the_fallback_ends_no_lease_although_a_canary_has_just_passed(world: World) -> None:
-    """Where `reap` is dark the lane may be, too, a moment later; the table knows only what was."""
+    """Where `reap` is dark the lane may be closed a moment later; the table has only the past."""
     world.warm(1)
     granted = world.granted("acme", lease_s=5)
     world.canary()
@@ -223,7 +225,7 @@ def test_the_fallback_is_quiet_while_reap_succeeds(locked: World) -> None:
 
 @pytest.mark.parametrize("name", list(PASSES))
 def test_two_concurrent_runs_end_like_one(world: World, name: str) -> None:
-    """Without any lock: correctness never rests on it."""
+    """Without any lock: correctness never depends on it."""
     from tests.integration.test_passes import _something_of_everything
 
     _something_of_everything(world)
@@ -257,7 +259,7 @@ def test_lock_ttl_and_tick_expiry_follow_from_the_period() -> None:
 
 
 def _until_noticed(run: Run) -> None:
-    """Until the lease's own thread has tried to renew what is no longer ours."""
+    """Wait until the lease's own thread has tried to renew the lost lock."""
     from tests.support.waiting import eventually
 
     eventually(lambda: not run.still_ours(), within_s=10)

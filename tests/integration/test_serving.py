@@ -1,4 +1,6 @@
-"""Many calls in one statement come to what they would have come to one after the other, and no row lock of another transaction holds them up."""
+"""Many calls in one statement have the results of serial calls, and no row lock of another
+transaction delays them.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ def granted(decided: list[Decided]) -> list[Granted]:
 
 
 def reasons(decided: list[Decided]) -> list[Reason | None]:
-    """Why each was refused; None for what was not."""
+    """Return why each was refused; None for the others."""
     return [d.reason if isinstance(d, RefusedAnswer) else None for d in decided]
 
 
@@ -101,7 +103,9 @@ def test_a_cap_holds_over_all_profiles_of_a_batch(world: World) -> None:
 
 
 def test_batch_grants_no_request_a_worker_of_another_profile(world: World) -> None:
-    """The first call is served by its org's parked worker, so nothing in the batch wants the warm one."""
+    """The first call is served by its org's parked worker, so no call of the batch needs the warm
+    one.
+    """
     world.profile("scarce")
     world.org("acme")
     world.warm(2)
@@ -149,7 +153,7 @@ def test_a_parked_worker_of_another_org_is_never_tried(world: World, calls: int)
 
 @pytest.mark.parametrize("calls", [1, 2])
 def test_a_profile_is_never_matched_by_another_in_a_batch(world: World, calls: int) -> None:
-    """Neither a warm one nor the org's own parked one."""
+    """Neither a warm worker nor the org's own parked one."""
     world.profile("big")
     world.org("acme")
     world.warm(4)
@@ -245,7 +249,9 @@ def test_the_first_waiting_call_costs_a_batch_one_more_statement(world: World) -
 
 
 def test_a_batch_serves_a_waiter_before_later_calls(world: World) -> None:
-    """A worker that a waiter was not given goes to the waiter, and not to a call of the batch that finds both."""
+    """A worker that was not matched to a waiter goes to the waiter, and not to a call of the batch
+    that finds both.
+    """
     world.org("acme")
     world.org("bolt")
     world.warm(1)
@@ -405,7 +411,9 @@ _NAMES = {"id", "pk", "claim_id", "request_pk", "pod_uid", "endpoint"}
 
 
 def _likened(world: World) -> dict[str, list[dict[str, object]]]:
-    """All rows without what differs from run to run: random ids, and instants but for how far they are from now."""
+    """Return all rows without what differs between runs: random ids, and instants except their
+    distance from now.
+    """
     now = world.store.now()
 
     def likened(name: str, value: object) -> object:
@@ -462,7 +470,9 @@ def test_releases_in_a_batch_park_or_drain_each_by_its_own_rules_and_are_counted
 
 
 def test_of_releases_of_one_claim_in_a_batch_the_first_of_its_own_org_counts(world: World) -> None:
-    """Neither another org's condition nor a second release of the claim, with or without its org, has an effect."""
+    """Neither another org's condition nor a second release of the claim, with or without its org,
+    has an effect.
+    """
     world.warm(2)
     world.org("acme", cap=3)
     held, _ = granted(serve(world, asking("acme", "a"), asking("acme", "b")))
@@ -540,7 +550,7 @@ def test_a_thousand_claims_are_renewed_by_one_message_and_one_statement(world: W
             )
         )
     asked = Renew(claim_ids=tuple(ClaimId(f"c-{n}") for n in range(1, 1001)))
-    # Too many to hold up a batch for: the lane serves it alone.
+    # Too many for a batch: the lane serves it alone.
     assert claiming.holds_up(asked)
     with statements(world.store) as made:
         assert len(claiming.renew(world.deps, asked)["renewed"]) == 1000

@@ -1,5 +1,6 @@
-"""Signed requests on real acquire workers, with the lane and without, on both databases: who is not who he says is refused, journalled, and changes
-nothing; whoever is, is served, also when the broker delivers his message twice."""
+"""Signed requests on real acquire workers: an invalid signature is refused, journalled, and changes
+nothing; a valid request is served, also when the broker delivers its message twice.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture(scope="module")
 def system(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     url = postgres.create_database("signed")
-    # Nobody parked leaves by himself while a test compares what is written.
+    # No parked worker drains while a test compares what is written.
     pool = {"signed_requests": True, "master_key": MASTER_KEY, "hot_idle_ttl_s": 900}
     settings = {"pool": pool, "profiles": {"default": {"warm_target": WARM}}}
     with System(tmp_path_factory.mktemp("signed"), url, settings=settings, measured=True) as made:
@@ -84,7 +85,7 @@ def test_both_clients_and_the_command_line_are_served_with_a_key(system: System)
             return str(await found.release())
 
     assert asyncio.run(once()) == "released"
-    # Whoever has the master key acts for any org; whoever has a key of its own, for that one.
+    # The master key signs for any org; an org key only for its org.
     printed = system.command("acquire", "--org", "acme", "--wait", "20", "--json")
     claim = json.loads(printed)["claim_id"]
     bolt = {"WARMPOOL_ORG_KEY": key_of("bolt").text}
@@ -117,7 +118,7 @@ def test_a_celery_app_is_served_by_the_recipe_in_the_documentation(system: Syste
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forged:
-    """A message that was signed in order, and what somebody made of it."""
+    """A message that was signed correctly, and a change to it."""
 
     message: Message
     signature: str | None
@@ -125,7 +126,8 @@ class Forged:
 
 
 ACME = key_of("acme")
-# What somebody does to a message, given whoever sends it, the message, and a claim of its org; and the words of the refusal.
+# A change to a message, given its sender, the message, and a claim of its org; and the text of the
+# refusal.
 WRONGS: dict[str, tuple[str, Callable[[SignedCaller, Message, str], Forged]]] = {
     "unsigned": ("signature is missing", lambda _, m, __: Forged(message=m, signature=None)),
     "nonsense": ("malformed", lambda _, m, __: Forged(message=m, signature="1:acme:nonsense")),
@@ -293,7 +295,9 @@ def test_the_copy_of_a_request_that_waits_takes_nothing_from_it(system: System, 
 def test_an_unanswered_message_is_answered_when_it_is_redelivered(
     system: System, caller: SignedCaller
 ) -> None:
-    """The worker dies with a signed message in its hands; the broker puts the same message back, signature and all."""
+    """The worker is killed while it has a signed message; the broker delivers the same message
+    again, with its signature.
+    """
     message = caller.message("pool.cancel", {"org": "acme", "request_id": "none"}, reply_to="not-a-list")
     raw = ""
     with system.store.engine.connect() as locked:
@@ -328,7 +332,7 @@ def test_an_org_cannot_renew_release_or_cancel_claims_of_another_org(
     with refused_and_nothing_else(system, "org must be"):
         assert caller.ask("pool.cancel", bolt, org="acme", request_id="x")["reason"] == "invalid"
     assert written(system) == before
-    # Both at once: each gets what is its own.
+    # Both at once: each gets its own answer.
     both = caller.ask("pool.renew", bolt, claim_ids=[claim, mine["claim_id"]])
     assert (set(both["renewed"]), both["gone"]) == ({mine["claim_id"]}, {claim: "unknown_claim"})
     for key, expected in ((bolt, "unknown_claim"), (acme, "released")):
@@ -375,7 +379,9 @@ def test_an_old_key_is_accepted_during_the_overlap_and_no_longer(
 def test_a_caller_cannot_have_an_internal_task_sent_as_its_follower(
     system: System, caller: SignedCaller
 ) -> None:
-    """It would go out with the rights of the acquire worker, to queues that its sender may have no right to."""
+    """It would be sent with the permissions of the acquire worker, to queues that its sender may
+    not write.
+    """
     follower = {"task": "pool.reap", "args": [], "kwargs": {}, "options": {"queue": "passes"}, "immutable": True,
                 "subtask_type": None}  # fmt: skip
     for word in ("callbacks", "errbacks", "chain", "chord"):
@@ -411,7 +417,7 @@ def test_pickle_and_unknown_content_are_refused_and_end_no_worker(
 def test_clocks_that_are_an_hour_off_change_no_decision_about_a_signature(
     system: System, caller: SignedCaller, wrong_s: int
 ) -> None:
-    """The acquire worker's, then the client's: both go by the broker's."""
+    """The acquire worker's clock, then the client's: both use the broker's time."""
     system.skew("acquire", wrong_s)
     held = caller.granted("acme")
     assert caller.ask("pool.release", ACME, claim_id=held["claim_id"]) == {"outcome": "released"}

@@ -1,4 +1,4 @@
-"""What `status` calls dark, overdue and silent, at the second where it becomes so; on both databases."""
+"""When `status` reports dark, overdue and silent, at the exact second."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_pass_is_dark_after_three_periods_without_success_and_a_paused_one_is_
 
 
 def test_a_pass_that_never_ran_is_dark_three_periods_after_the_pool_was_created(world: World) -> None:
-    # The test's database was made a while ago.
+    # The test's database was created a while ago.
     world.pass_time(3 * PERIODS_S["collect_garbage"] - 3000)
     assert not seen(world)["passes"]["collect_garbage"]["dark"]
     world.pass_time(3001)

@@ -42,7 +42,7 @@ BY = By(who="tester", reason=MoveReason.DEMAND)
 ACME, BOLT = OrgId("acme"), OrgId("bolt")
 DEFAULT = ProfileName("default")
 BIG, BOUND = ProfileName("big"), ProfileName("bound")
-# What a process gives to the rules: three profiles, the last of which has an activation.
+# The arguments of a process for the rules: three profiles, the last of which has an activation.
 RULES: dict[str, Any] = {
     "ttls": {DEFAULT: 60, BIG: 60, BOUND: 60},
     "most_ttl_s": 600,
@@ -57,11 +57,11 @@ _numbers = itertools.count(1)
 
 
 def close(span: timedelta, seconds: float) -> bool:
-    """The same to the tenth: Postgres' clock moves on within a statement."""
+    """Equal to a tenth of a second: Postgres' clock moves on within a statement."""
     return abs(span.total_seconds() - seconds) < 0.1
 
 
-# Builders: rows as the store itself makes them.
+# Builders: rows as the store itself creates them.
 
 
 def pass_time(store: Store, seconds: float) -> None:
@@ -92,7 +92,7 @@ def seen(tx: Tx, worker_id: WorkerId) -> SeenWorker:
 
 
 def decided(tx: Tx, rule: str, **what: Any) -> dict[str, Any] | None:
-    """What a rule comes to, inside a transaction."""
+    """Return the result of a rule, inside a transaction."""
     return rules.call(rules.Within(tx), rule, {**ASKING, **what})
 
 
@@ -103,7 +103,7 @@ def served(tx: Tx, **calls: Any) -> dict[str, Any]:
 
 
 def become_ready(tx: Tx, slot: SeenWorker) -> dict[str, Any] | None:
-    """What happens when its pod is ready, if it is still a slot."""
+    """Make the slot ready if it is still a slot."""
     found = decided(tx, "ready", worker_id=slot.id, pod={"uid": f"u-{slot.id}", "endpoint": "http://x"})
     return None if found is None else dict(found["events"][0])
 
@@ -117,7 +117,7 @@ def an_idle(tx: Tx, profile: str = "default") -> SeenWorker:
 
 
 def acquired(tx: Tx, org: str = "acme", **given: Any) -> dict[str, Any]:
-    """What one acquire comes to."""
+    """Return the result of one acquire."""
     request_id = f"id-{next(_numbers)}"
     defaults = {"profile": "default", "request_id": request_id, "lease_s": 30, "ttl_s": None, "wait_s": 0}
     asked = {"org": org, "reply": [f"task-{request_id}", ""], **defaults, **given}
@@ -155,7 +155,9 @@ def released(tx: Tx, claim: Claim, condition: str = "clean") -> str:
 
 
 def renewed(tx: Tx, *claim_ids: str, org: str | None = None) -> list[Any]:
-    """For each: the end of its lease and why its worker must leave; or None and why it has no lease."""
+    """Return for each claim the end of its lease and why its worker must leave; or None and why it
+    has no lease.
+    """
     return list(served(tx, renew=[[claim_id, org] for claim_id in claim_ids])["renew"])
 
 
@@ -164,7 +166,7 @@ def end(tx: Tx, claim: Claim, why: ClaimEnd) -> dict[str, Any] | None:
 
 
 def some_parked(tx: Tx, org: str = "acme", *, ttls_s: Sequence[int] = (60,)) -> list[SeenWorker]:
-    """Parked workers, one for each time that it is kept."""
+    """Parked workers, one per TTL."""
     held = [a_claim(tx, org, ttl_s=ttl_s) for ttl_s in ttls_s]
     assert [released(tx, claim) for claim in held] == ["released"] * len(held)
     parked = [seen(tx, claim.worker_id) for claim in held]
@@ -189,14 +191,14 @@ def cancelled(tx: Tx, request: Request) -> str:
 
 
 def timed_out(tx: Tx, *waiters: Request) -> list[str]:
-    """Which of these were refused because they are overdue."""
+    """Return which of these were refused because they are overdue."""
     found = decided(tx, "time_out", pks=[r.pk for r in waiters])
     assert found is not None
     return [event["pk"] for event in found["events"]]
 
 
 def line(tx: Tx, profile: ProfileName = DEFAULT) -> list[tuple[str, float]]:
-    """The orgs that are served next, and their use for their weight."""
+    """Return the orgs that are served next, and their use relative to their weight."""
     found = tx.execute(
         text(rules.qualified("SELECT org, usage FROM warmpool_line(:p, warmpool_now())")), {"p": profile}
     )
@@ -440,7 +442,7 @@ def test_the_worker_parked_last_is_picked_and_only_for_its_org(store: Store) -> 
         assert [released(tx, claim) for claim in (last, another)] == ["released"] * 2
         assert acquired(tx, "cats")["reason"] == Reason.NO_WARM_WORKER
         assert acquired(tx, profile="big")["reason"] == Reason.NO_WARM_WORKER
-        an_idle(tx)  # what is parked for the org comes before what is warm
+        an_idle(tx)  # workers parked for the org come before warm ones
         found = [acquired(tx) for _ in range(2)]
         assert [f["worker_id"] for f in found] == [last.worker_id, first.worker_id]
         assert {f["source"] for f in found} == {"hot_idle"}
@@ -532,7 +534,7 @@ def test_an_org_without_a_cap_is_not_counted(store: Store) -> None:
 def test_the_cap_in_force_when_the_claim_begins_decides(
     store: Store, before: int, after: int, outcome: str
 ) -> None:
-    """The cap is being changed while an acquire looks at it: the acquire waits for the change."""
+    """The cap is changed while an acquire reads it: the acquire waits for the change."""
     with store.write() as tx:
         an_org(tx, cap=before)
         a_claim(tx)
@@ -594,7 +596,7 @@ def test_claims_granted_during_a_change_of_the_cap_are_found_and_counted(store: 
         (0, 3, 1, True),
         (2, 0, 2, False),
         (2, 0, 3, True),
-        (3, 2, 3, True),  # the cap beats the floor
+        (3, 2, 3, True),  # the cap takes precedence over the floor
         (3, 2, 2, False),
         (3, 5, 3, False),
     ],
@@ -805,7 +807,7 @@ def test_decided_requests_are_listed_until_they_are_answered(store: Store) -> No
 
 
 def test_the_queue_serves_the_least_use_for_its_weight_first(store: Store) -> None:
-    """acme uses 2 of weight 1, bolt 2 of weight 4, cats is capped and its counter says 1 of weight 1."""
+    """acme uses 2 of weight 1, bolt 2 of weight 4, cats is capped and its counter is 1 of weight 1."""
     with store.write() as tx:
         an_org(tx)
         an_org(tx, "bolt", weight=4.0)
@@ -834,7 +836,8 @@ def test_the_queue_breaks_ties_by_the_oldest_wait_and_is_fifo_within_an_org(stor
         ready = [become_ready(tx, a_slot(tx)) for _ in range(2)]
         assert [event and event["pk"] for event in ready] == [waiters[1].pk, waiters[2].pk]
     with store.write() as holder, store.write() as tx:
-        # While another transaction has them in hand nothing is matched; then the two that are left are served together.
+        # While another transaction has them locked nothing is matched; then the remaining two are
+        # served together.
         holder.execute(text("SELECT pk FROM requests WHERE state = 'waiting' FOR UPDATE"))
         assert [
             event and event["to"] for event in (become_ready(tx, a_slot(tx)), become_ready(tx, a_slot(tx)))
@@ -881,7 +884,9 @@ def test_only_eligible_waiters_are_seen(store: Store) -> None:
 
 
 def test_a_waiter_locked_by_another_transaction_is_matched_again(store: Store) -> None:
-    """It may go on waiting, as after a repeated delivery, and nobody else would come for it before the next pass."""
+    """It may continue to wait, as after a repeated delivery, and would be matched only by the next
+    pass.
+    """
     with store.write() as tx:
         claim = a_claim(tx)
         a_waiter(tx)
@@ -900,17 +905,19 @@ def test_a_waiter_locked_by_another_transaction_is_matched_again(store: Store) -
 @pytest.mark.parametrize(
     ("waiter", "wait_s", "newcomer", "source"),
     [
-        ("acme", 30, "acme", None),  # the parked worker is the waiter's, who came first
-        ("bolt", 30, "acme", "hot_idle"),  # nobody but acme can have it
-        ("bolt", 30, "cats", None),  # the warm worker is the waiter's
-        ("acme", 10, "acme", "hot_idle"),  # a waiter past its deadline is in nobody's way
+        ("acme", 30, "acme", None),  # the parked worker goes to the waiter, which came first
+        ("bolt", 30, "acme", "hot_idle"),  # only acme can have it
+        ("bolt", 30, "cats", None),  # the warm worker goes to the waiter
+        ("acme", 10, "acme", "hot_idle"),  # a waiter past its deadline blocks no other
         ("bolt", 10, "cats", "warm"),
     ],
 )
 def test_a_new_request_overtakes_no_waiter_that_could_use_the_worker(
     store: Store, waiter: str, wait_s: int, newcomer: str, source: str | None
 ) -> None:
-    """Another transaction has the waiter's row, so it cannot be served before the newcomer is."""
+    """Another transaction has locked the waiter's row, so it cannot be served before the new
+    request.
+    """
     with store.write() as tx:
         an_org(tx, newcomer)
         parked = a_claim(tx)
@@ -941,7 +948,7 @@ def test_a_miss_counts_once_per_request_for_any_number_of_refusals(store: Store)
 
 
 def test_a_waiter_that_gets_nothing_is_no_miss(store: Store) -> None:
-    """It was demand while it waited; what ends its wait is not."""
+    """It was demand while it waited; the end of its wait is none."""
     with store.write() as tx:
         late, withdrawn, failed = a_waiter(tx, wait_s=10), a_waiter(tx), a_binding(tx)
         cancelled(tx, withdrawn)
@@ -975,7 +982,7 @@ def test_a_miss_goes_stale_and_a_new_refusal_makes_it_fresh(store: Store) -> Non
 
 
 def test_the_cause_of_a_miss_is_the_orgs_cap_then_the_pools(store: Store) -> None:
-    """What a worker would have helped is a miss; at its org's cap none would."""
+    """A refusal that a worker would have prevented is a miss; at its org's cap none would."""
     with store.write() as tx:
         an_org(tx, cap=1)
         an_org(tx, "bolt")
@@ -1045,7 +1052,7 @@ def test_a_lease_runs_out_only_after_a_whole_lease_of_open_lane(store: Store) ->
     pass_time(store, 100)
     with store.write() as tx:
         assert not lane.lane_is_open(tx, gap_s=10)
-        lane.canary_answered(tx, gap_s=10)  # after a gap: the lane opens anew
+        lane.canary_answered(tx, gap_s=10)  # after a gap the lane opens again
         assert lane.lane_is_open(tx, gap_s=10)
         assert claims.expired(tx, limit=9) == []
         assert end(tx, claim, ClaimEnd.EXPIRED) is None
@@ -1217,7 +1224,7 @@ def test_the_journal_is_read_in_order_from_either_end(store: Store) -> None:
         assert journal.latest(tx, limit=2) == entries[2:]
 
 
-# Losing the database.
+# Loss of the database.
 
 
 def test_a_lost_connection_is_transient_and_the_next_call_works(store: Store) -> None:
@@ -1252,12 +1259,12 @@ def test_all_idle_connections_lost_cost_one_call_at_most(store: Store) -> None:
     assert failures <= 1
     with store.read() as tx:
         assert len(workers.live(tx)) == 4 - failures
-    store.engine.dispose()  # a lost one that nobody has met yet is not left to the next test
+    store.engine.dispose()  # leaves no broken connection to the next test
 
 
 def test_a_statement_that_takes_too_long_is_transient(store: Store) -> None:
     with store.engine.connect() as tx:
-        tx.execute(text("SET statement_timeout = 200"))  # so long that a busy machine's ROLLBACK fits in
+        tx.execute(text("SET statement_timeout = 200"))  # long enough for the ROLLBACK of a busy machine
         with pytest.raises(Transient, match="statement timeout"), translated():
             tx.execute(text("SELECT pg_sleep(5)"))
 
@@ -1273,7 +1280,9 @@ def test_a_lock_timeout_is_transient(store: Store) -> None:
 
 
 def test_a_deadlock_is_transient(store: Store) -> None:
-    """Two transactions that wait for each other: Postgres ends one of them, and the other goes on."""
+    """Two transactions that wait for each other: Postgres ends one of them, and the other
+    continues.
+    """
     together, ended = threading.Barrier(2), []
     with store.write() as tx:
         slots = [a_slot(tx).id, a_slot(tx).id]

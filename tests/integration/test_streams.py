@@ -1,4 +1,4 @@
-"""Reading many rows, all of them once, whatever moves meanwhile, and a few at a time."""
+"""Read many rows, each exactly once whatever moves meanwhile, in pages."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_every_live_row_is_read_once_over_many_pages(store: Store) -> None:
 
 
 def test_a_row_that_moves_during_the_read_is_read_exactly_once(store: Store) -> None:
-    """A move changes the order by state; the order that is walked it does not."""
+    """A move changes the order by state, but not the order of this read."""
     made = slots(store, *(f"w-{n}" for n in range(7)))
     with store.read() as tx:
         walk = glimpses.live(tx)
@@ -123,7 +123,7 @@ def test_idle_workers_are_counted_by_how_long_they_wait(store: Store) -> None:
 def test_garbage_is_deleted_in_several_batches_of_one_run(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run is bounded by time: as many rows go as come, also in a busy pool."""
+    """A run is bounded by time: as many rows are deleted as are added, also in a busy pool."""
     world = World(store)
     world.configure(pass_limit=2)
     shape = Profile()

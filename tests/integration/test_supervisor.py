@@ -1,4 +1,6 @@
-"""The supervisor with real processes, a real Redis and a real Postgres; only what the components do is a stand-in."""
+"""The supervisor with real processes, a real Redis and a real Postgres; only the work of the
+components is a stand-in.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ EVERYTHING = {"redis", "postgres", *NAMES}
 
 @dataclass
 class SupervisedUp:
-    """One run of the stand-in `up`, in a process of its own."""
+    """One run of the stand-in `up`, in its own process."""
 
     data_dir: DataDir
     arguments: tuple[str, ...]
@@ -84,7 +86,7 @@ class Machine:
         return {name: entry.ref for name, entry in self.data_dir.read_record().items()}
 
     def running(self) -> set[ProcessRef]:
-        """Everything that writes to a log here, whoever started it."""
+        """Return every process that writes to a log here, whatever started it."""
         return set(writers_to(self.data_dir.logs))
 
     def broker(self) -> redis.Redis:
@@ -93,7 +95,7 @@ class Machine:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database as an earlier `up` has left it: to make one takes seconds."""
+    """A database as left by an earlier `up`: creating one takes seconds."""
     made = DataDir.open(tmp_path_factory.mktemp("cluster"))
     return postgres.prepare(made).folder
 
@@ -139,13 +141,15 @@ def test_every_component_becomes_ready_in_order_and_is_recorded(machine: Machine
 
 
 def open_to_others(root: Path) -> list[str]:
-    """What other users could use, but for the output of `up` that the tests keep there themselves."""
+    """Return what other users could access, except the output of `up` that the tests keep there
+    themselves.
+    """
     found = [p for p in (root, *root.rglob("*")) if not p.is_symlink() and not p.match("up-*.out")]
     return [f"{p} has mode {p.lstat().st_mode:o}" for p in found if p.lstat().st_mode & 0o077]
 
 
 def test_the_data_directory_is_made_private_to_its_owner(machine: Machine) -> None:
-    """Also what is made after the start: the broker's files, logs and records."""
+    """Also files created after the start: the broker's files, logs and records."""
     root = machine.data_dir.root
     for folder in (root, root / "redis", root / "local" / "pods", root / "logs"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -339,7 +343,7 @@ def test_a_second_up_refuses_and_disturbs_nothing(machine: Machine) -> None:
 
 
 def test_a_component_that_cannot_start_shows_its_log_and_everything_ends(machine: Machine) -> None:
-    # What an earlier run has left says nothing about this one.
+    # The result of an earlier run does not affect this one.
     machine.data_dir.ready_file("fleet").touch()
     up = machine.up("--broken", "fleet")
     assert up.ends(within_s=40) == 1
@@ -374,7 +378,7 @@ def test_local_pods_are_deleted_when_clearing_returns(tmp_path: Path, hurry: boo
 
 
 def a_stubborn_pod(name: str, deaf: Path) -> PodSpec:
-    """A pod that does not hear SIGTERM once `deaf` is there."""
+    """A pod that ignores SIGTERM once `deaf` exists."""
     script = f"import signal, pathlib; signal.signal(15, signal.SIG_IGN); pathlib.Path({str(deaf)!r}).touch(); signal.pause()"
     return PodSpec(
         name=name,

@@ -1,4 +1,4 @@
-"""`warmpool top` as its user drives it: sorted, filtered, looked into."""
+"""`warmpool top`: sorting, filtering, details."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`warmpool up` as its user meets it: one command, everything real."""
+"""`warmpool up` as its user runs it: one command, everything real."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_up_reports_when_it_is_ready_and_its_example_works(up: Up) -> None:
         assert re.search(rf"^{name} +ready in ", said, re.MULTILINE), said
     assert re.search(r"^migrate +done in ", said, re.MULTILINE)
     [example] = [line for line in said.splitlines() if " acquire --org acme " in line]
-    # The command line as it was printed, but for its last word: what runs with the worker.
+    # The command line as printed, except its last word: what runs with the worker.
     words = shlex.split(example)
     assert words[-3:-1] == ["sh", "-c"]
     assert "WARMPOOL_CURL_CONFIG" in words[-1]
@@ -106,7 +106,7 @@ def test_passes_are_shown_and_run_dry(up: Up) -> None:
     assert "reap" in json.loads(up.command("passes", "--json", ok=(0, 1)))
     report = json.loads(up.command("pass", "run", "reap", "--dry-run"))
     assert (report["pass"], report["outcome"]) == ("reap", "ok")
-    # Whenever it ran last: beat asks for this one once an hour, and has just done so.
+    # Whenever it ran last: beat sends this one once an hour, and has just done so.
     assert json.loads(up.command("pass", "run", "collect_garbage"))["outcome"] == "ok"
     up.command("pass", "pause", "collect_garbage")
     assert json.loads(up.command("pass", "run", "collect_garbage", ok=(1,)))["outcome"] == "paused"
@@ -125,7 +125,7 @@ def test_operators_commands_answer_on_a_running_pool(up: Up) -> None:
     assert "drained 1" in up.command("drain", "worker", idle, "--why", "a try")
     eventually(lambda: "It was drained by" in up.command("explain", idle), within_s=30)
     up.command("drain", "node", "nowhere", ok=(1,))
-    up.command("drain", "profile", "default", ok=(1,))  # many, and nobody to ask
+    up.command("drain", "profile", "default", ok=(1,))  # many, and no prompt
     up.command("profile", "set-warm", "default", "3")
     eventually(lambda: '"idle": 3' in up.command("get", "profiles", "-o", "json"), within_s=60)
     up.command("profile", "set-warm", "default", "configured")
@@ -174,14 +174,14 @@ def test_the_board_and_flower_are_open_in_a_browser_and_show_no_token(up: Up) ->
 
 
 def _pages(up: Up) -> tuple[str, str, str, str]:
-    """The addresses as `up` has printed them: the board, and Flower taken apart."""
+    """Return the addresses that `up` printed: the board, and Flower parsed."""
     [board] = re.findall(r"^  board +(http\S+)$", up.said(), re.MULTILINE)
     [(user, password, rest)] = re.findall(r"^  flower +http://(\w+):(\w+)@(\S+)$", up.said(), re.MULTILINE)
     return board, user, password, f"http://{rest}"
 
 
 def _shows_in_flower(page: Page, flower: str, text: str) -> None:
-    """Flower hears of a task a moment later than its caller."""
+    """Flower receives a task slightly later than its caller."""
 
     def there() -> bool:
         page.goto(f"{flower}tasks")

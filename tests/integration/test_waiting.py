@@ -1,4 +1,6 @@
-"""Waiting, handing over, answering and cancelling: no wake-up is lost, every request gets one answer."""
+"""Waiting, handing over, answering and cancelling: no wake-up is lost, every request gets one
+answer.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def test_a_later_request_does_not_take_a_worker_that_a_waiter_could_use(world: W
 
 
 def test_a_fresh_acquire_serves_the_waiters_before_itself(world: World) -> None:
-    """A warm worker that a waiter was not given (its event was lost) goes to the waiter, not to whoever comes next."""
+    """A warm worker that was not matched to a waiter (its event was lost) goes to the waiter, not
+    to the next request.
+    """
     waiter = world.waits("acme")
     with world.store.write() as tx:
         tx.execute(
@@ -202,7 +206,9 @@ def test_a_request_refused_before_may_wait_now(world: World) -> None:
 
 
 def test_a_waiter_that_is_about_to_be_served_is_not_overtaken(store: Store) -> None:
-    """Its row is locked by another transaction, which may yet fail: what it could use is not given to a later arrival."""
+    """Its row is locked by another transaction, which may yet fail: the worker that it could use is
+    not granted to a later request.
+    """
     world = World(store)
     world.waits("acme")
     with world.store.write() as tx:
@@ -231,8 +237,9 @@ def test_a_waiter_past_its_deadline_does_not_block_the_next_one(world: World) ->
 
 
 def test_a_wait_and_a_hand_over_take_a_bounded_number_of_statements(store: Store) -> None:
-    """The first that waits asks a second time, with the profile's lock; a release hands its worker over in the statement that ends the claim, and
-    marks the answer as delivered."""
+    """The first waiting request is decided a second time, with the profile's lock; a release hands
+    its worker over in the statement that ends the claim, and marks the answer as delivered.
+    """
     world = World(store)
     world.warm(1)
     held = world.granted("acme")

@@ -1,4 +1,6 @@
-"""What a pass may not or cannot handle never fills its window for good: whatever else is due is handled within a few runs."""
+"""Items that a pass may not or cannot handle never fill its window permanently: all other due items
+are handled within a few runs.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ def test_workers_kept_by_a_floor_do_not_block_the_reap_of_another_org(narrow: Wo
 
 
 def test_only_expired_workers_above_their_orgs_floor_are_read(narrow: World) -> None:
-    """Above its floor by one each time, it would still fill the window with the others."""
+    """Each time above its floor by one, it would still fill the window with the others."""
     narrow.org("acme", hot_idle_floor=4)
     _parked(narrow, "acme", 5)
     (expired,) = _parked(narrow, "bolt", 1, ttl_s=70)
@@ -82,7 +84,7 @@ def test_workers_kept_by_a_floor_do_not_hide_one_that_can_be_drained(narrow: Wor
 
 
 def test_answers_that_cannot_be_delivered_do_not_block_others(narrow: World) -> None:
-    """The first ones fail for ever."""
+    """The first ones fail permanently."""
     broker = narrow.broker
     dead = [narrow.waits("acme", wait_s=1) for _ in range(6)]
     narrow.pass_time(5)

@@ -1,4 +1,6 @@
-"""The Kubernetes driver keeps the driver contract on a real API server, under its own least-privilege Role, and what only a cluster can break."""
+"""The Kubernetes driver passes the driver contract on a real API server with its own
+least-privilege Role, and handles failures that only a cluster has.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ class TestKubernetesDriver(DriverContract):
 
 @contextmanager
 def failing(proxy: FaultProxy, method: str, pattern: str, *faults: ProxyFault) -> Iterator[None]:
-    """While inside, the first calls of that kind go wrong."""
+    """Let the first calls of that kind fail while the block runs."""
     left, lock = list(faults), threading.Lock()
 
     def rule(called: str, path: str) -> ProxyFault | None:
@@ -149,7 +151,7 @@ def test_an_invalid_object_is_refused_with_the_servers_message(
 def test_a_permission_that_worked_before_is_retried(
     ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy
 ) -> None:
-    """A server that has just started does not know the roles yet, and says no to everybody."""
+    """A server that has just started has not loaded the roles yet, and refuses every call."""
     lacking = (
         b'{"kind":"Status","message":"pods is forbidden: User cannot get resource \\"pods\\" in API group"}'
     )
@@ -229,7 +231,7 @@ def test_the_driver_works_over_tls_and_closes_a_silent_watch_at_once(ground: Kub
         assert time.monotonic() - began < 2
 
 
-# What pods tell
+# Pod status
 
 
 def test_a_container_killed_for_memory_reports_it(ground: KubeGround, driver: KubernetesDriver) -> None:
@@ -439,7 +441,7 @@ def test_a_cache_ages_during_an_outage_and_is_fresh_afterwards(
 def test_a_hanging_server_does_not_count_as_quiet(
     ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy
 ) -> None:
-    """Its connections stay open, and not a word comes."""
+    """Its connections stay open and send nothing."""
     with Watcher(driver) as watcher:
         driver.create(ground.spec())
         watcher.wait_for(Pod, "w-one", ready=True)
@@ -501,13 +503,15 @@ def test_the_cache_catches_up_after_a_restart_of_the_api_server(
             assert {pod.name for pod in driver.cached().pods} == {"w-one", "w-two"}
 
 
-# Rights
+# Permissions
 
 
 def test_every_granted_permission_is_needed_and_none_is_missing(
     own_cluster: KubeCluster, kubelet: HollowKubelet, proxy: FaultProxy
 ) -> None:
-    """A whole life under the Role beside the driver: nothing is forbidden, and no more is used than what is granted."""
+    """A complete lifecycle with the driver's Role: nothing is forbidden, and every permission is
+    used.
+    """
     ground = KubeGround(own_cluster, kubelet, own_cluster.namespace("rights"), proxy)
     since = own_cluster.mark()
     with closing(ground.driver()) as driver, Watcher(driver) as watcher:

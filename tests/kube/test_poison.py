@@ -1,5 +1,6 @@
-"""One pod that the API server itself will not let go of, by an admission policy: the pass leaves it out and goes on. Without the right to delete at all
-the pass fails, and says which right."""
+"""An admission policy prevents the deletion of one pod: the pass skips it and continues. Without
+the delete permission the pass fails and names the permission.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def ground(cluster: Cluster, kubelet: HollowKubelet, namespace: str) -> Iterator
 
 @contextmanager
 def undeletable(cluster: Cluster, namespace: str, name: str) -> Iterator[None]:
-    """While inside, the API server refuses to delete that pod to everybody."""
+    """The API server refuses to delete that pod, for every user, while the block runs."""
     policy, binding = (f"{ADMISSION}/validatingadmissionpolic{end}" for end in ("ies", "ybindings"))
     cluster.api.create(
         policy,
@@ -54,7 +55,7 @@ def undeletable(cluster: Cluster, namespace: str, name: str) -> Iterator[None]:
                     ]
                 },
                 "validations": [
-                    # 403 as of a webhook, and as of a right that is missing.
+                    # 403 as from a webhook, and as for a missing permission.
                     {
                         "expression": f"request.name != '{name}'",
                         "message": "nobody deletes this one",

@@ -1,5 +1,7 @@
-"""Preflight and doctor on a real API server: every right of the driver's list is asked for and named if it is missing, nothing is refused meanwhile, and what
-could take a busy worker away is found."""
+"""Preflight and doctor on a real API server: every permission of the driver's list is checked and
+named if it is missing, the checks themselves are never refused, and everything that could end a
+busy worker is found.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,7 @@ def settings_of(kubeconfig: Path, namespace: str, *profiles: Profile, **changes:
 
 
 def without(granted: list[Object], right: Right) -> list[Object]:
-    """The same rules but for one verb on one resource."""
+    """Return the same rules without one verb on one resource."""
     found = []
     for rule in granted:
         verbs = [v for v in rule["verbs"] if (v, rule["resources"][0]) != (right.verb, right.resource)]
@@ -120,7 +122,9 @@ def cluster_findings(settings: Settings) -> list[Finding]:
 def test_permissions_that_the_configuration_does_not_need_are_not_missing(
     cluster: Cluster, namespace: str
 ) -> None:
-    """Accounts only where a profile has its own; the right to make the anchor only where there is none."""
+    """Service accounts only where a profile has its own; the permission to create the anchor only
+    where there is none.
+    """
     granted = [r for r in rules("Role") if r["resources"] != ["serviceaccounts"]]
     user = cluster.user(
         "few", namespace, without(granted, Right.CREATE_CONFIGMAPS), cluster_rules=rules("ClusterRole")
@@ -170,11 +174,11 @@ def test_a_component_without_a_required_permission_exits_and_without_nodes_it_wa
     assert "no permission to list, watch nodes in the cluster" in told[0]["evidence"]
 
 
-# What could take a busy worker away
+# What could end a busy worker
 
 
 class Examined:
-    """A doctor that looks with all rights, or with the least."""
+    """A doctor with all permissions, or with the least."""
 
     def __init__(self, cluster: Cluster, namespace: str, postgres: PostgresServer) -> None:
         self.cluster = cluster
@@ -226,7 +230,7 @@ def test_a_budget_must_select_busy_workers_and_no_others(examined: Examined) -> 
 
 @pytest.fixture
 def classes(cluster: Cluster, namespace: str) -> Iterator[dict[str, str]]:
-    """PriorityClasses by what they are; they belong to the whole cluster."""
+    """PriorityClasses by their role; they belong to the whole cluster."""
     path = "/apis/scheduling.k8s.io/v1/priorityclasses"
     made: dict[str, Object] = {
         "low": {"value": -20},
@@ -273,7 +277,7 @@ def test_without_karpenter_no_termination_limit_is_missing(examined: Examined) -
 
 @pytest.fixture
 def karpenter(own_cluster: KubeCluster) -> Iterator[Cluster]:
-    """Its kind of objects, of which any shape is taken here."""
+    """Its custom resource; here any shape is accepted."""
     definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
     if own_cluster.api.find(f"{definitions}/nodepools.karpenter.sh") is None:
@@ -296,7 +300,7 @@ def karpenter(own_cluster: KubeCluster) -> Iterator[Cluster]:
 
 
 def served(cluster: Cluster) -> bool:
-    """A kind that is new is first not found, and then not yet stored."""
+    """A new kind is first not found, and then not yet stored."""
     try:
         return cluster.api.find(NODEPOOLS) is not None
     except ApiError:

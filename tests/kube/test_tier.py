@@ -1,4 +1,4 @@
-"""The tier itself: what the other tests here take for granted is so."""
+"""Tests of the test cluster itself, on which the other tests here depend."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SLOW_S = 30
 
 
 def a_pod(name: str, kubelet: HollowKubelet | None = None, **changes: object) -> Object:
-    """A worker's pod as a driver would make it, under the restricted standard."""
+    """Return a worker's pod as a driver would create it, under the restricted standard."""
     container = {
         "name": "worker",
         "image": "image:1",
@@ -73,7 +73,7 @@ class TierPlace:
         return found
 
     def ready(self, name: str) -> Object:
-        """The pod's status as soon as it is ready."""
+        """Return the pod's status as soon as it is ready."""
 
         def status() -> Object | None:
             now = self.status(name)
@@ -85,7 +85,7 @@ class TierPlace:
         return found
 
     def container(self, name: str, kind: str) -> Object | None:
-        """Its container's state, if it is of that kind."""
+        """Return its container's state, if it is of that kind."""
         states = self.status(name).get("containerStatuses") or [{}]
         found: Object | None = states[0].get("state", {}).get(kind)
         return found
@@ -101,7 +101,7 @@ def place(cluster: Cluster, namespace: str) -> TierPlace:
 
 @pytest.fixture
 def worker(place: TierPlace, kubelet: HollowKubelet) -> Object:
-    """The status of a pod that serves."""
+    """Return the status of a pod that serves."""
     place.create(a_pod("w-one", kubelet))
     return place.ready("w-one")
 
@@ -116,7 +116,7 @@ def ask(status: Object, method: str, path: str) -> tuple[int, Object]:
 
 
 def is_leaving(status: Object) -> bool:
-    """Whether a worker says so; one that has just been told to end hangs up on who has not asked yet."""
+    """Return whether a worker reports it; a stopping worker closes connections without a request."""
     try:
         return ask(status, "GET", "/healthz")[0] == 503
     except urllib3.exceptions.HTTPError:
@@ -232,7 +232,7 @@ def test_a_pod_that_fits_no_node_is_reported_as_unschedulable(place: TierPlace) 
     eventually(lambda: reasons() == ["Unschedulable"])
 
 
-# What the servers hold
+# Rules of the servers
 
 
 def test_a_pod_below_the_restricted_standard_is_refused(place: TierPlace) -> None:
@@ -304,7 +304,7 @@ def test_calls_are_counted_where_they_arrive(
     assert [r for r in own_cluster.requests(own_cluster.mark()) if r.user == user.name] == []
 
 
-# The servers' own lives
+# Start and stop of the servers
 
 
 @pytest.fixture

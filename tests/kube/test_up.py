@@ -1,4 +1,6 @@
-"""`warmpool up --driver kubernetes`: the control plane here, the pods in a cluster, under the Role beside the driver."""
+"""`warmpool up --driver kubernetes`: the control plane on this machine, the pods in a cluster, with
+the driver's Role.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,7 @@ def test_ctrl_c_keeps_the_pods_and_the_next_run_adopts_and_on_request_deletes_th
 
     up.start("--remove-pods")
     assert held["worker_id"] in uids(ground)
-    # Nobody was made anew for those that were there.
+    # No pod was created in the place of the existing ones.
     kept = set(before) - {first["worker"]}
     assert kept <= set(uids(ground))
     assert json.loads(up.command("release", held["claim_id"], "--json")) == {"outcome": "released"}
@@ -123,7 +125,9 @@ def test_a_missing_permission_is_named_before_anything_is_started(
 
 
 def refused(folder: Path, *words: str) -> tuple[int, str]:
-    """An `up` that should not start: its exit code, and which of our words was in its one line."""
+    """Run an `up` that must not start; return its exit code, and which of our words was in its one
+    line.
+    """
     done = subprocess.run(
         [sys.executable, "-m", "pool.ops.cli", "up", "--data-dir", str(folder / "data"), *words],
         cwd=ROOT, capture_output=True, text=True, timeout=90,

@@ -1,4 +1,6 @@
-"""The model. `WARMPOOL_MODEL` chooses how long: `dev` (50 examples), `ci` (300, the same ones each time), `nightly` (20,000)."""
+"""The model. `WARMPOOL_MODEL` selects its length: `dev` (50 examples), `ci` (300, the same ones
+each time), `nightly` (20,000).
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def test_every_promise_holds_after_any_sequence_of_rules(store: Store) -> None:
 
 
 def machine_on(store: Store) -> type[PoolMachine]:
-    """The machine, each of whose examples begins with this database empty."""
+    """The machine; each example starts with this database empty."""
     fresh = World(store)
     return type("Machine", (PoolMachine,), {"world": fresh, "empty": keep(fresh)})
 

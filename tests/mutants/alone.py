@@ -1,4 +1,4 @@
-"""Broken: one bad item never costs another, and a thread that dies or stands still is started again or seen."""
+"""One bad item never affects another, and a thread that dies or stalls is restarted or reported."""
 
 from __future__ import annotations
 

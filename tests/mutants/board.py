@@ -1,4 +1,6 @@
-"""The board: its password by address, trusted proxies, single sign-on, bytes that no browser sends, and no master key."""
+"""The board: its password by address, trusted proxies, single sign-on, invalid requests, and no
+master key.
+"""
 
 from __future__ import annotations
 

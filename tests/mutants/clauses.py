@@ -1,4 +1,6 @@
-"""The rules in the database, one clause after the other: who is picked, who is next, what counts, what ends."""
+"""The rules in the database, one clause after the other: which worker is picked, which waiter is
+next, what counts, what ends.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ BAD_ITEMS = "tests/integration/test_bad_items.py"
 
 
 def _rule(promise: int, says: str, was: str, becomes: str, test: str) -> Mutant:
-    """One clause of a rule, which a test of the store has to miss."""
+    """One clause of a rule, which a test of the store must check."""
     where = next((f for f in sorted(Path(RULES).glob("*.sql")) if was in f.read_text()), Path(RULES))
     return broken(promise, says, str(where), was, becomes, test if "::" in test else f"{STORE}::{test}")
 

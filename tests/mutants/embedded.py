@@ -1,4 +1,4 @@
-"""Broken: the embedded Postgres is durable, private, of one major version, and ends with `up`."""
+"""The embedded Postgres is durable, private, of one major version, and ends with `up`."""
 
 from __future__ import annotations
 

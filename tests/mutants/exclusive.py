@@ -34,7 +34,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "CREATE INDEX one_live_claim_a_worker",
         f"{SCHEMA}::test_a_violation_by_raw_sql_is_refused_under_the_promises_name",
     ),
-    # A request that has an answer is not evaluated; without that, its state still stops the second grant.
+    # A request that has an answer is not evaluated; without that, its state still stops the second
+    # grant.
     Mutant(
         2,
         "an id that was used before is no reason to stop",

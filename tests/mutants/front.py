@@ -1,4 +1,4 @@
-"""What arrives from strangers: messages, and a broker that refuses."""
+"""Input from outside: messages, and a broker that refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Never leaks: every pod, row, slot and companion goes when its time has come."""
+"""Never leaks: every pod, row, slot and companion is deleted in time."""
 
 from __future__ import annotations
 

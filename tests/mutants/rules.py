@@ -1,4 +1,4 @@
-"""The rules in the database: a condition, an order, a lock or a counter of each, taken away."""
+"""The rules in the database: a condition, an order, a lock or a counter of each, removed."""
 
 from __future__ import annotations
 

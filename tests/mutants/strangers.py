@@ -1,4 +1,6 @@
-"""What others can do to the pool: workers that answer wrongly, neighbours that fill windows, clocks that step, callers that ask again and again."""
+"""Attacks and accidents from outside: workers that answer wrongly, neighbours that fill windows,
+clocks that step, callers that repeat requests.
+"""
 
 from __future__ import annotations
 

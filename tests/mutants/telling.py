@@ -1,4 +1,4 @@
-"""Says what it does."""
+"""Reports what it does."""
 
 from __future__ import annotations
 

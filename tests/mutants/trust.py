@@ -1,4 +1,4 @@
-"""Who may do what: signatures, the board's gate, keys, and rights that are missing."""
+"""Permissions: signatures, the board's login, keys, and missing permissions."""
 
 from __future__ import annotations
 

@@ -25,7 +25,9 @@ _PASSED_ON = ("Accept", "Authorization", "Content-Type")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyFault:
-    """What happens to a call instead of its answer. Status 0: it is carried out and its reply is lost."""
+    """What happens to a call instead of its answer. Status 0: it is carried out and its reply is
+    lost.
+    """
 
     status: int
     retry_after: str = ""
@@ -36,7 +38,9 @@ Rule = Callable[[str, str], ProxyFault | None]
 
 
 class FaultProxy:
-    """On a free port of the loopback, without TLS; who calls is known by the token that they send."""
+    """Listens on a free port of the loopback, without TLS; callers are identified by their bearer
+    tokens.
+    """
 
     def __init__(self, access: ApiAccess) -> None:
         self._upstream = urlsplit(access.server)
@@ -56,7 +60,7 @@ class FaultProxy:
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """While inside, every connection is cut, old and new."""
+        """Cut every connection, old and new, while the block runs."""
         self.is_away = True
         self.cut()
         try:
@@ -66,7 +70,9 @@ class FaultProxy:
 
     @contextmanager
     def hanging(self) -> Iterator[None]:
-        """While inside, connections are taken and kept, and nothing comes through: neither answers nor what a watch tells."""
+        """Accept connections and pass nothing on, neither responses nor watch events, while the
+        block runs.
+        """
         self.flowing.clear()
         try:
             yield
@@ -74,7 +80,7 @@ class FaultProxy:
             self.flowing.set()
 
     def cut(self) -> None:
-        """End all connections that are open now."""
+        """End all open connections."""
         for connection in tuple(self._server.connections):
             try:
                 connection.shutdown(socket.SHUT_RDWR)
@@ -111,7 +117,7 @@ class ProxyServer(ThreadingHTTPServer):
         super().__init__(*arguments)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that broke is what this is for."""
+        """Ignore broken connections: tests break them on purpose."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -131,7 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().finish()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is the base class's
-        """Nothing."""
+        """Log nothing."""
 
     def _serve(self) -> None:
         proxy = self.server.proxy
@@ -170,7 +176,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _pass_on(self, response: http.client.HTTPResponse) -> None:
-        """A watch, piece by piece."""
+        """Pass a watch on, chunk by chunk."""
         self.send_response_only(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()

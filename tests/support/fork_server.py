@@ -25,8 +25,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-# Imported once, before the first fork. What reads the environment when it is imported (`tasks.app` and what imports it) is left
-# to the child.
+# Imported once, before the first fork. Modules that read the environment at import (`tasks.app` and
+# its importers) are left to the child.
 MODULES = (
     "alembic.command", "alembic.config", "beat_schedule", "billiard.dummy", "billiard.pool", "celery.app.amqp", "celery.app.control",
     "celery.app.events", "celery.app.log", "celery.apps.beat", "celery.apps.worker", "celery.backends.redis",
@@ -49,7 +49,7 @@ REPLY = struct.Struct("=i")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkRequest:
-    """A command, and where it runs."""
+    """A command, its environment and its working directory."""
 
     words: list[str]
     env: dict[str, str]
@@ -57,7 +57,7 @@ class ForkRequest:
 
 
 def serve(control: socket.socket) -> ForkRequest:
-    """Fork a child per request, and report its end. Returns in the child only."""
+    """Fork a child per request and report its end. Return in the child only."""
     watched = selectors.DefaultSelector()
     watched.register(control, selectors.EVENT_READ)
     children: dict[int, tuple[int, int]] = {}
@@ -90,12 +90,12 @@ def serve(control: socket.socket) -> ForkRequest:
 
 
 def _report(pipe: int, number: int) -> None:
-    with contextlib.suppress(BrokenPipeError):  # the test waits for it no longer
+    with contextlib.suppress(BrokenPipeError):  # the test no longer waits for it
         os.write(pipe, REPLY.pack(number))
 
 
 def _detach(out: int, err: int) -> None:
-    """Be a process of its own, with this output and no other file of the server."""
+    """Become an independent process with this output and no other file of the server."""
     os.setsid()
     os.dup2(out, 1)
     os.dup2(err, 2)
@@ -114,7 +114,9 @@ def _execve(_file: object, argv: Sequence[str], env: Mapping[str, str]) -> NoRet
 
 
 def become(request: ForkRequest) -> None:
-    """Run the command in this process. Where it executes a component, that goes on here, with all that is imported."""
+    """Run the command in this process. A component that it would execute runs here, with everything
+    already imported.
+    """
     os.chdir(request.cwd)
     _set_environment(request.env)
     os.execve = _execve  # type: ignore[assignment]

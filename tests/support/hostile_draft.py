@@ -22,7 +22,7 @@ _MARK = "\x02splice:"
 
 @dataclass(frozen=True, slots=True)
 class Splice:
-    """JSON text that goes into the message as it is."""
+    """JSON text that is inserted into the message unchanged."""
 
     text: str
 
@@ -37,7 +37,9 @@ def digits(count: int) -> Splice:
 
 @dataclass(slots=True, kw_only=True)
 class Draft:
-    """What the attacker is about to send. `body` and `envelope`, if given, replace what would be made of the rest."""
+    """A message of the attacker. `body` and `envelope`, if given, replace what is built from the
+    rest.
+    """
 
     task: str
     task_id: Any
@@ -52,7 +54,7 @@ class Draft:
     body: bytes | None = None
 
     def signed(self, key: OrgKey, *, expires_s: int, nonce: str) -> None:
-        """Put this org's signature over whatever is in it now."""
+        """Sign the current content with this org's key."""
         address = self.reply_to if isinstance(self.reply_to, str) else ""
         address = address if address.startswith(names.REPLY_PREFIX) else ""
         head = ["warmpool-request-1", self.task, self.task_id, key.org, key.version, expires_s, nonce]
@@ -61,7 +63,7 @@ class Draft:
         self.headers[signing.HEADER] = f"1:{key.org}:{key.version}:{expires_s}:{nonce}:{mac}"
 
     def raw(self, tag: str) -> bytes:
-        """What goes on the list."""
+        """Return the bytes for the queue."""
         body = self.body
         if body is None:
             body = _text([self.args, self.kwargs, dict.fromkeys(FOLLOWERS) | self.embed]).encode()
@@ -89,7 +91,7 @@ class Draft:
 
 
 def _text(value: Any, **options: Any) -> str:
-    """JSON, with splices put in where they stand."""
+    """Return JSON with the splices inserted."""
     spliced: dict[str, str] = {}
     numbers = itertools.count()
 

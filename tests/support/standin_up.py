@@ -99,6 +99,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # A test runner that is itself in the background may have set this to be ignored.
+    # A test runner in the background may have set this signal to be ignored.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     sys.exit(main())

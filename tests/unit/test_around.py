@@ -1,4 +1,4 @@
-"""What stands around pods in a cluster, as it is read and judged: selectors, budgets, durations, where a worker may come to stand."""
+"""Cluster objects around pods: selectors, budgets, durations, nodes that can run a worker."""
 
 from __future__ import annotations
 

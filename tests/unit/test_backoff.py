@@ -1,4 +1,4 @@
-"""The one retry policy: bounded in tries and in time."""
+"""The retry policy: bounded in tries and in time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pool.core.errors import Refused, Transient
 
 
 class NotedWaits:
-    """A clock on which waiting takes no time and is remembered."""
+    """A clock whose waits take no time and are recorded."""
 
     def __init__(self) -> None:
         self.waits: list[float] = []
@@ -28,7 +28,7 @@ class NotedWaits:
 
 
 def failing(times: int, error: type[Exception] = Transient) -> tuple[Callable[[], str], list[int]]:
-    """A call that fails so often, and the numbers of its calls."""
+    """A call that fails `failures` times, and the number of its calls."""
     calls: list[int] = []
 
     def call() -> str:

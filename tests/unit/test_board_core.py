@@ -1,4 +1,4 @@
-"""The pure parts of the board: who stands where, what a browser is told, the hour, who may come in."""
+"""The pure parts of the board: places of workers, updates for browsers, the last hour, logins."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def cell(name: str, state: str = "idle", *, profile: str = "default", org: str |
 
 
 def told(fleet: FleetPicture) -> dict[int, tuple[str, str | None]]:
-    """What a browser makes of a whole picture."""
+    """Apply a full update as a browser does."""
     whole, place, found = fleet.whole(), -1, {}
     for i, step in enumerate(whole["steps"]):
         place += step

@@ -1,4 +1,6 @@
-"""Whom the board believes, without HTTP: wrong passwords by address, headers of proxies, users of single sign-on."""
+"""What the board trusts, without HTTP: wrong passwords by address, headers of proxies, users of
+single sign-on.
+"""
 
 from __future__ import annotations
 

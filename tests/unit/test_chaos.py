@@ -1,4 +1,6 @@
-"""The judge of the chaos run is judged: it convicts each crime, acquits what is allowed, and a seed is one schedule."""
+"""The checker of the chaos run: it finds each violation, accepts what is allowed, and a seed gives
+one schedule.
+"""
 
 from __future__ import annotations
 

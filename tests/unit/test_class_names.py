@@ -1,4 +1,4 @@
-"""One class name, one meaning: no name stands for two classes of the tree."""
+"""No name is used for two classes of the tree."""
 
 from __future__ import annotations
 

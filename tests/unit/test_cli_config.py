@@ -1,4 +1,4 @@
-"""The command's root, and `warmpool config`."""
+"""The root command, and `warmpool config`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pool.ops.cli import app as root
 
 @pytest.fixture(autouse=True)
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory without a configuration, and no variables that are one."""
+    """A directory without a configuration, and an environment without settings."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("WARMPOOL_CONFIG", raising=False)
     return tmp_path
@@ -52,13 +52,13 @@ def test_a_misspelled_command_is_a_usage_error_with_a_hint(capsys: pytest.Captur
 
 @pytest.fixture
 def probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command `probe` that does what its argument says."""
+    """A command `probe` that runs its argument."""
     module = types.ModuleType("probe_command")
     app = root.new_app("Probe.")
 
     @app.command()
     def do(context: typer.Context, what: str = "") -> None:
-        """Do it."""
+        """Run it."""
         if what == "interrupt":
             raise KeyboardInterrupt
         if what == "fail":

@@ -1,4 +1,4 @@
-"""The client's pure parts: when it sends, what it makes of answers, what it tells the server."""
+"""The client's pure parts: when it sends, how it reads answers, what it sends to the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows against pods, without either: what a sweep finds in what they do not have in common, and when a guard may look away."""
+"""Rows compared with pods: what a sweep finds in the differences, and when a guard may skip a pod."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def marked_pods(draw: st.DrawFn) -> Pod:
 
 @given(row=rows(), pod=marked_pods())
 def test_the_guard_skips_only_pods_that_match_their_row(row: Glimpse, pod: Pod) -> None:
-    """Whatever is written on it."""
+    """For any annotations."""
     if stamping.agrees(row, pod):
         assert not stamping.is_due(row, pod)
 
@@ -125,7 +125,7 @@ def test_a_pod_is_an_orphan_without_a_live_row_or_if_the_row_has_another_uid() -
 
 @given(st.permutations(["w-3", "w-1", "w-2"]))
 def test_rows_without_pods_are_ordered_independently_of_the_read_order(names: list[str]) -> None:
-    """A limit takes the first of them; a suspicion must meet the same ones again."""
+    """A limit takes the first of them; a suspicion must find the same ones again."""
     assert compared({}, map(a_row, names)).missing == ["w-1", "w-2", "w-3"]
 
 

@@ -1,4 +1,6 @@
-"""The configuration: any file and any environment give settings or sentences, and each sentence names its setting."""
+"""The configuration: any file and any environment give settings or findings, and each finding names
+its setting.
+"""
 
 from __future__ import annotations
 
@@ -304,7 +306,7 @@ def test_all_findings_come_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("section", "name", "taker"), EVERY)
 def test_every_setting_refuses_values_of_another_type(section: str, name: str, taker: Taker) -> None:
-    wrong = "1979-05-27"  # a date: nothing takes one
+    wrong = "1979-05-27"  # a date: no setting accepts one
     (problem,) = parsed(f"[{section}]\n{name} = {wrong}\n").problems
     shown = "(not shown)" if name.startswith("master_key") else wrong
     assert problem.startswith(f"f.toml:2: {section}.{name} is {shown}; it must be {taker.takes}")
@@ -432,7 +434,9 @@ def test_a_variable_that_is_no_setting_is_a_finding(name: str, hint: str) -> Non
     ("name", "least"), [("master_key", 32), ("master_key_next", 32), ("master_key_previous", 16)]
 )
 def test_a_short_master_key_is_a_finding(name: str, least: int) -> None:
-    """The key before may be as short as was allowed then, so that it can be replaced without losing a worker."""
+    """The previous key may be as short as was allowed then, so that it can be replaced without
+    losing a worker.
+    """
     (problem,) = parsed(f'[pool]\n{name} = "{"k" * (least - 1)} "\n').problems
     assert problem.startswith(
         f"f.toml:2: pool.{name} is (not shown); it must be at least {least} characters long, or empty"
@@ -527,7 +531,7 @@ def assert_fit_to_read(report: ConfigReport) -> None:
 
 
 def _toml_of(data: dict[str, Any]) -> str:
-    """One `key = value` a line; floats that JSON has no word for are spelt by TOML."""
+    """One `key = value` per line; floats without a JSON form use TOML's."""
     return "\n".join(f"{key} = {_value(value)}" for key, value in data.items())
 
 

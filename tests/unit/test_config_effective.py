@@ -1,4 +1,4 @@
-"""What empty settings come to."""
+"""The effective values of empty settings."""
 
 from __future__ import annotations
 

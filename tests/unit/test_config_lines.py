@@ -1,4 +1,4 @@
-"""Where keys stand in a TOML text."""
+"""The line numbers of keys in a TOML text."""
 
 from __future__ import annotations
 

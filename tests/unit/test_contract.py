@@ -1,4 +1,6 @@
-"""The task contract against whatever a caller may send: a checked value, or a sentence that names the field. Never anything else."""
+"""The task contract with any input: a validated value, or a refusal that names the field. Never
+anything else.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ values = likely | anything
 
 
 def parsed(parse: Callable[[], Any], *fields: str) -> Any:
-    """The checked value, or None after a refusal that names one of the fields."""
+    """Return the validated value, or None after a refusal that names one of the fields."""
     try:
         return parse()
     except InvalidInput as exc:

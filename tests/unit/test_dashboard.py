@@ -1,4 +1,4 @@
-"""The dashboard and the page of metrics are what their sources say, and leave nothing out in silence."""
+"""The dashboard and the page of metrics match their sources and omit no metric silently."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def shown() -> set[str]:
-    """The names of our series in all queries."""
+    """Return the names of our series in all queries."""
     return {name for query in dashboard.queries() for name in re.findall(r"warmpool_\w+", query)}
 
 
@@ -39,7 +39,7 @@ def test_every_metric_is_shown_or_listed_as_not_shown_with_the_reason() -> None:
     unseen = {m.name for m in CATALOG.values() if not shown() & set(m.series)}
     assert unseen <= dashboard.NOT_SHOWN.keys()
     assert dashboard.NOT_SHOWN.keys() <= CATALOG.keys()
-    # What is listed as not shown, and is, has been forgotten there; org_cap is only ever a divisor.
+    # A metric that is listed as not shown must not be shown; org_cap is only ever a divisor.
     assert dashboard.NOT_SHOWN.keys() - unseen <= {"org_cap"}
 
 

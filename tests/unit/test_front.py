@@ -1,4 +1,6 @@
-"""From messages to replies, without Redis and without a database: one message's trouble is its own, and an outage loses nothing."""
+"""From messages to replies, without Redis and without a database: a bad message affects no other,
+and an outage loses nothing.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ INTERNAL = InternalTasks.of([b"m" * 32])
 
 
 class StepClock:
-    """Moves by what is waited for."""
+    """A clock that moves by what is waited for."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -51,7 +53,7 @@ class StepClock:
 
 
 class FakeMailbox:
-    """Gives out deliveries, keeps messages as scripted, and remembers what was posted."""
+    """Returns deliveries, stores messages as scripted, and records replies."""
 
     def __init__(self) -> None:
         self.deliveries: list[Delivery] = []
@@ -107,7 +109,7 @@ class Bench:
         return ["acquire"]
 
     def wait_for_room(self, turned: Callable[[], None]) -> None:
-        """There always is."""
+        """Always true."""
 
     def dropped(self, why: DropReason) -> float:
         return float(self.metrics.messages_refused.labels(str(why))._value.get())

@@ -1,4 +1,4 @@
-"""The generator of hostile messages: a seed gives the same messages again, and every kind comes."""
+"""The generator of hostile messages: a seed gives the same messages again, with every kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the lane reads, and what it drops."""
+"""Messages that the lane reads, and messages that it drops."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_length_of_a_number_is_bounded(number: str) -> None:
 
 @pytest.mark.parametrize("number", ["9" * 21, "9" * 5000, "-" + "9" * 5000, "NaN", "Infinity", "1e999"])
 def test_frame_with_an_unbounded_number_is_dropped(number: str) -> None:
-    """It is kept at the broker until it is answered, and kombu reads it again from there."""
+    """The broker keeps it until it is answered, and kombu reads it again from there."""
     frame = json.dumps(envelope(headers={**HEADERS, "x": "here"})).replace('"here"', number)
     assert why_unread(frame.encode()) is DropReason.NOT_JSON
 

@@ -1,4 +1,4 @@
-"""The master key changes while the pool runs: what was made under the old one stays good until it is taken away."""
+"""The master key changes while the pool runs: keys of the old one stay valid until it is removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Credentials: where they are looked for, which namespace comes with them, and what is said if there are none."""
+"""Credentials: where they are found, which namespace they set, and the error if there are none."""
 
 from __future__ import annotations
 

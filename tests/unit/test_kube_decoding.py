@@ -1,4 +1,4 @@
-"""What the API server says, in the port's words; and what the cache makes of it."""
+"""Decoding of the API server's objects, and the cache."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RUNNING: dict[str, Any] = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
 
 
 def raw(**changes: Any) -> bytes:
-    """A pod as the API server sends it."""
+    """Return a pod as the API server sends it."""
     meta = {
         "name": "w-one",
         "namespace": "x",
@@ -263,7 +263,7 @@ def test_a_change_wakes_a_waiting_listener(cache: PodCache) -> None:
 
 
 class HandClock(SystemClock):
-    """Time that passes only while somebody waits."""
+    """Time that passes only while a caller waits."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -1,4 +1,6 @@
-"""A consumer's silence is excused by a broker that is away, and for a while after; a stall is not."""
+"""An unreachable broker excuses a consumer's silence, also for a while afterwards; a stall is not
+excused.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from tasks.worker.liveness import SILENT_S, STALLED_S, Liveness, Silence
 
 
 class HandClock:
-    """Moves when it is told."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -34,7 +36,7 @@ class LivenessCase:
         self.silence.turned()
 
     def later(self, seconds: float) -> bool:
-        """Whether the silence is excused then."""
+        """Return whether the silence is excused then."""
         self.clock.now += seconds
         return self.silence.is_excused()
 
@@ -80,7 +82,9 @@ def test_a_turn_or_another_outage_restarts_the_interval() -> None:
 
 
 class LivenessProbe:
-    """The worker's part of the probe, without a worker: its threads, and whether a turn of the consumer touches the file."""
+    """The worker's part of the probe, without a worker: its threads, and whether a turn of the
+    consumer touches the file.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -93,7 +97,7 @@ class LivenessProbe:
         self.threads.start(name, self.stop.wait, stop=self.stop, stuck_after_s=60.0)
 
     def turn(self) -> bool:
-        """Whether the consumer's turn touched the file."""
+        """Return whether the consumer's turn touched the file."""
         self._file.unlink(missing_ok=True)
         self.liveness.turn()
         return self._file.exists()

@@ -1,4 +1,4 @@
-"""Pods as they are asked for: the restricted security context, the reserved words, the order of things."""
+"""Manifests of pods: the restricted security context, reserved labels, the order of fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Every reason of a move fits a label, has a line in the runbook, and is put into words with its detail unread."""
+"""Every reason of a move is a valid label, has a line in the runbook, and has a text that keeps its
+detail unchanged.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of mutants is about the code and the tests as they are today. `make mutants` runs it."""
+"""The list of mutants matches the current code and tests. `make mutants` runs it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _text(file: str) -> str:
     return (ROOT / file).read_text()
 
 
-# What all drivers or databases have to pass is written once and runs under other names.
+# Contract suites are defined once and run under other names.
 CONTRACTS = "".join(path.read_text() for path in (ROOT / "tests" / "contracts").glob("*.py"))
 
 

@@ -1,4 +1,6 @@
-"""Texts are plain English: strings, docstrings, comments, chart files and documentation pages avoid banned words."""
+"""Texts are plain English: strings, docstrings, comments, chart files and documentation pages avoid
+banned words.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def files() -> list[Path]:
 
 
 def texts(path: Path, source: str) -> Iterator[tuple[int, str]]:
-    """Yield each text of a file and its line: comments and strings of Python, every line of other files."""
+    """Yield each text of a file and its line: comments and strings of Python, every line of other
+    files.
+    """
     if path.suffix != ".py":
         yield from enumerate(source.splitlines(), 1)
         return

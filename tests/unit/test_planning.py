@@ -1,4 +1,4 @@
-"""Planning: what holds for any demand and any supply."""
+"""Planning: properties for any demand and any supply."""
 
 from __future__ import annotations
 
@@ -129,8 +129,8 @@ def test_without_old_workers_there_is_nothing_to_replace(seen: Builds) -> None:
 
 @given(builds)
 def test_a_build_that_starts_replaces_all_unclaimed_workers_and_then_nothing(seen: Builds) -> None:
-    """From any beginning: each round the slots become ready, and what is to go goes."""
-    # Where one of the wanted build stands ready, it has been proven before it is counted.
+    """From any start: in each round the slots become ready, and workers to drain drain."""
+    # A ready worker of the wanted build proves that build before it is counted.
     seen = replace(seen, failing=False, old_busy=0, proven=seen.proven or seen.new_idle + seen.new_fresh > 0)
     least = min(seen.target, seen.old_idle + seen.new_idle)
     for _ in range(100):

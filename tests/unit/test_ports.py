@@ -1,4 +1,4 @@
-"""Ports that a server of ours finds again when it is started anew."""
+"""Ports that a restarted test server gets again."""
 
 from __future__ import annotations
 

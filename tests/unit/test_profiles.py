@@ -1,4 +1,4 @@
-"""Shapes of workers: what makes a new revision, and what an activation sends."""
+"""Profiles: what changes the revision, and what an activation sends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that contradict themselves are told so, one sentence for each contradiction."""
+"""A row that contradicts itself is described with one sentence per contradiction."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SOUND: dict[State, dict[str, Any]] = {
 
 
 def a_worker(state: State, **changes: Any) -> SeenWorker:
-    """A row of that state in which nothing is wrong but what the test changes."""
+    """A consistent row of that state, except for what the test changes."""
     row = SeenWorker(
         id=WorkerId("w-1"),
         profile=ProfileName("default"),

@@ -1,4 +1,4 @@
-"""Threads that orgs share: calls of one org that wait never hold up another's."""
+"""Threads that orgs share: waiting calls of one org never delay another's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signatures: each thing that is signed counts, only the right key matches, and time is one clock's."""
+"""Signatures: each signed field counts, only the right key matches, and time comes from one clock."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_no_orgs_key_prefix_is_a_prefix_of_anothers() -> None:
 
 
 class ClockAt:
-    """This host's monotonic clock, where a test wants it."""
+    """This host's monotonic clock, at the time that a test sets."""
 
     def __init__(self) -> None:
         self.at = 50.0

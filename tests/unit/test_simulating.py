@@ -1,4 +1,4 @@
-"""The simulation: cases that can be worked out by hand, and what holds for any trace."""
+"""The simulation: cases that can be computed by hand, and properties of any trace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pool.ops.simulating.trying import TryInvalid, changed
 def settings(
     *, orgs: dict[str, OrgDefaults] | None = None, profile: dict[str, Any] | None = None, **pool: Any
 ) -> Settings:
-    """Workers of one vCPU and one GiB, so that an hour of one is one of each."""
+    """Workers of one vCPU and one GiB, so that one hour counts as one of each."""
     size = {"cpu_millicores": 1000, "memory_mib": 1024, "warm_target": 2, **(profile or {})}
     return Settings(pool=PoolSettings(**pool), profiles={"default": Profile(**size)}, orgs=orgs or {})
 
@@ -35,7 +35,8 @@ def test_requests_up_to_the_warm_supply_are_hits_and_the_rest_are_misses() -> No
 
 
 def test_a_waiter_waits_exactly_until_its_pod_is_ready() -> None:
-    # Nothing is warm. It asks at 1; the next reconcile is at 5 and makes its slot, which is ready ten seconds later.
+    # Nothing is warm. The request comes at 1; the next reconcile is at 5 and creates its slot,
+    # which is ready ten seconds later.
     seen = simulate(
         asks((1, "a", 10)), settings(profile={"warm_target": 0}), Assumptions(wait_s=60, spawn_s=10)
     )
@@ -44,7 +45,8 @@ def test_a_waiter_waits_exactly_until_its_pod_is_ready() -> None:
 
 
 def test_a_refill_follows_a_warm_claim_at_once() -> None:
-    # Target 1. The claim at 1 asks for a refill, which is made at 1.1 and ready at 11.1: at 12 there is one again.
+    # Target 1. The claim at 1 triggers a refill, which is created at 1.1 and ready at 11.1: at 12
+    # there is one again.
     one = settings(profile={"warm_target": 1, "hot_idle_ttl_s": 0})
     seen = simulate(asks((1, "a", 50), (11, "b", 50), (12, "c", 50)), one, Assumptions(wait_s=0, spawn_s=10))
     assert (seen.hits, seen.refused) == (2, {"no_warm_worker": 1})
@@ -53,7 +55,8 @@ def test_a_refill_follows_a_warm_claim_at_once() -> None:
 def test_an_org_gets_only_its_own_parked_worker_within_its_ttl() -> None:
     few = settings(profile={"warm_target": 0, "hot_idle_ttl_s": 60})
     seen = simulate(asks((1, "a", 10), (50, "a", 10), (51, "b", 10)), few, Assumptions(wait_s=200, spawn_s=5))
-    # a waits for its first worker (asks at 1, slot at 5, ready at 10), is at home at 50; b must wait for its own.
+    # a waits for its first worker (request at 1, slot at 5, ready at 10) and gets its parked one at
+    # 50; b must wait for its own.
     assert seen.sources == {"warm": 2, "hot_idle": 1}
     assert (seen.hits, seen.waited) == (1, 2)
 
@@ -66,7 +69,7 @@ def test_a_parked_worker_is_gone_after_its_ttl() -> None:
 
 
 def test_idle_cost_matches_a_computation_by_hand() -> None:
-    # One warm worker for an hour that nobody asks for, then a claim at its end.
+    # One warm worker without a request for an hour, then a claim at the end.
     one = settings(profile={"warm_target": 1})
     seen = simulate(asks((3600, "a", 1)), one, Assumptions(wait_s=0))
     assert seen.idle_vcpu_h["warm"] == pytest.approx(1.0)
@@ -120,14 +123,15 @@ def test_at_the_pools_cap_without_waiting_the_reason_is_pool_cap() -> None:
 
 
 def test_the_org_with_the_least_use_for_its_weight_is_served_first() -> None:
-    # One worker at a time. a holds none when its second asks; b asked later but holds none either, and a's first is served before.
+    # One worker at a time. a holds none at its second request; b came later and holds none either,
+    # and a's first is served before.
     one = settings(max_workers=1, profile={"warm_target": 1, "hot_idle_ttl_s": 0})
     seen = simulate(asks((1, "a", 10), (2, "a", 10), (3, "b", 10)), one, Assumptions(wait_s=200, spawn_s=1))
     assert (seen.hits, seen.waited) == (1, 2)
 
 
 def test_idle_workers_above_the_target_drain_after_their_time() -> None:
-    # Two misses make two slots beyond the target of 0; they stand for surplus_ttl_s and go.
+    # Two misses create two slots above the target of 0; they stay for surplus_ttl_s and drain.
     bare = settings(surplus_ttl_s=30, profile={"warm_target": 0})
     seen = simulate(asks((1, "a", 1), (1, "b", 1), (200, "c", 1)), bare, Assumptions(wait_s=0, spawn_s=4))
     # Slots at 5, ready at 9, idle for 30 at 39, reaped at 42.5.
@@ -173,7 +177,8 @@ def test_every_request_ends_once_and_the_totals_match(
     assert not cap or seen.peak_pods <= cap
     assert all(v >= -1e-9 for v in seen.idle_vcpu_h.values())
     assert wait_s or not seen.waited
-    # Every second of every worker is either used or not: none is counted twice, none is forgotten but deletions.
+    # Every second of every worker is either used or not: none is counted twice, and only deletions
+    # are left out.
     lived = seen.busy_vcpu_h + sum(seen.idle_vcpu_h.values())
     assert lived * 3600 <= seen.pods * seen.span_s + 1e-6
 

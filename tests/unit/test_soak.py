@@ -1,4 +1,4 @@
-"""The judge of the soak is judged: it sees what grows, and is not fooled by noise."""
+"""The evaluation of the soak test: it finds what grows, and ignores noise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statements that hold the database's clock are compiled once, not each time."""
+"""Statements that use the database's clock are compiled once, not each time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a component does about the garbage collector: off while it starts, on afterwards, and blind to what a start leaves."""
+"""A component's use of the garbage collector: off during the start, on afterwards, and without the
+objects of the start.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of moves against the design's, written down here a second time by hand."""
+"""The table of moves compared with the design, written a second time by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from pool.core import states
 from pool.core.states import MOVES, PAIRS, State
 
-# from: to. Taken from the design, never from the code that it judges.
+# from: to. Copied from the design, never from the code that it checks.
 DRAWN = """
 spawning:   idle reserved hot draining lost
 idle:       reserved hot draining lost

@@ -42,7 +42,7 @@ COMPONENTS = [
 
 
 class SupervisedRun:
-    """A supervision with a clock, and everything that it ordered."""
+    """A supervision with a clock, and all its actions."""
 
     def __init__(self, components: Iterable[Component] = COMPONENTS) -> None:
         self.state = Supervision(list(components))
@@ -68,7 +68,7 @@ class SupervisedRun:
         return self
 
     def pause_after_crash(self, name: str) -> float:
-        """How long until a crashed component is started again, and that start."""
+        """Return how long a crashed component waits for its restart, and that start."""
         waited = 0.0
         while ev.Start(name) not in self.after(0.05):
             waited += 0.05

@@ -1,4 +1,4 @@
-"""A long-lived thread that dies is started again, counted and logged; one that is dead or stuck shows."""
+"""A long-lived thread that dies is restarted, counted and logged; a dead or stuck one is reported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ThreadCase:
         self.threads = Threads(SystemClock(), lambda name: self.restarts.update([name]))
 
     def turn(self) -> None:
-        """A loop that does nothing but turn."""
+        """A loop that only turns."""
         while not self.stop.wait(0.01):
             self.turns += 1
 
@@ -87,7 +87,7 @@ def test_stopped_thread_ends_and_is_not_counted(case: ThreadCase) -> None:
 
 
 class HandClock(SystemClock):
-    """Intervals as the test says."""
+    """Intervals that the test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -118,7 +118,7 @@ def test_thread_that_does_not_turn_is_unhealthy_until_it_turns_again() -> None:
 
 
 def test_dead_thread_is_unhealthy() -> None:
-    """Nothing ends the runner but its own death, such as a failure to start anything at all."""
+    """Only its own failure ends the runner, such as a failure to start a thread."""
     stop = threading.Event()
     threads = Threads(SystemClock(), lambda _: None)
     thread = threads.make("dead", _end, stop=stop)

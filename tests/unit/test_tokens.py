@@ -1,4 +1,4 @@
-"""Claim tokens: the same for the same claim, worthless anywhere else."""
+"""Claim tokens: equal for the same claim, invalid anywhere else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `up` says: progress, the welcome, and one line for a missing server."""
+"""The output of `up`: progress, the welcome text, and one line for a missing server."""
 
 from __future__ import annotations
 

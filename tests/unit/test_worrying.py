@@ -1,4 +1,4 @@
-"""What an operator is told to look at: each worry from what it is about, worst first, silent where all is well. Pure."""
+"""Findings for operators: each from its cause, the worst first, none in a healthy pool. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def a_profile(**changes: Any) -> dict[str, Any]:
 
 
 def a_pool(**changes: Any) -> dict[str, Any]:
-    """A status with nothing to worry about, but for these."""
+    """A healthy status, except for these."""
     well: dict[str, Any] = {
         "pool": {"paused": False, "canary_age_s": 1.0}, "profiles": {"default": a_profile()}, "passes": {"reap": a_pass()},
         "waiting": [], "suspects": [], "leaving": [], "parked_overdue": 0, "unprotected": 0, "broker_emptied_at": None,
