@@ -134,9 +134,9 @@ CASES = [
         **a_pass("0+5x200"), **a_pass(flat(1, 20), name="guard_disruption", period=2)}),
     AlertCase(name="all are paused", alert="WarmpoolBeatDark", fires=0, at="5m", series=a_pass("0+5x200", paused=1)),
 
-    AlertCase(name="messages wait, nobody works", alert="WarmpoolConsumersStalled", fires=1, at="5m", series={
+    AlertCase(name="messages wait, no worker is busy", alert="WarmpoolConsumersStalled", fires=1, at="5m", series={
         'warmpool_queue_length{queue="fleet"}': flat(9, 10), 'warmpool_tasks_total{queue="fleet",task="pool.spawn",outcome="success"}': flat(50, 10)}),
-    AlertCase(name="messages wait, nobody is there", alert="WarmpoolConsumersStalled", fires=1, at="5m", series={
+    AlertCase(name="messages wait, no worker exists", alert="WarmpoolConsumersStalled", fires=1, at="5m", series={
         'warmpool_queue_length{queue="fleet"}': flat(9, 10)}),
     AlertCase(name="busy, and behind", alert="WarmpoolConsumersStalled", fires=0, at="5m", series={
         'warmpool_queue_length{queue="fleet"}': flat(9, 10), 'warmpool_tasks_total{queue="fleet",task="pool.spawn",outcome="success"}': rising(60, 10)}),

@@ -133,7 +133,7 @@ def answers(history: History) -> list[str]:
             found.append(f"request {request} of {org} was answered {len(claims)} times: {claims}")
         row = history.requests.get((org, request))
         if claims[0] and (row is None or row.claim != claims[0]):
-            found.append(f"request {request} of {org} was granted {claims[0]}; the table says {row}")
+            found.append(f"request {request} of {org} was granted {claims[0]}; the table has {row}")
     return found
 
 
@@ -149,7 +149,5 @@ def unanswered(history: History) -> list[str]:
 def never_ended(claims: Mapping[str, ClaimRow]) -> list[str]:
     """All clients have ended, so every lease has ended."""
     return [
-        f"{c.claim} of {c.org} is held by nobody and has not ended"
-        for c in claims.values()
-        if not c.ended_why
+        f"{c.claim} of {c.org} has no holder and has not ended" for c in claims.values() if not c.ended_why
     ]

@@ -210,7 +210,7 @@ def test_a_redis_outage_under_load_restarts_only_stuck_components(running: Chart
         newcomer = running.start("passes", "passes-2")
         newcomer.wait_started()
         threading.Event().wait(OUTAGE_S)
-        assert not newcomer.readiness.look(), "it can not have served yet"
+        assert not newcomer.readiness.look(), "it cannot have served yet"
         assert newcomer.liveness.look(), newcomer.liveness.complaints
         running.redis.start()
         load.goes_on(20)

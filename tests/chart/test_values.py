@@ -164,7 +164,7 @@ ALONE = [
         "keda.maxReplicas: must not be less than",
     ),
     (("exporter.enabled=false", "monitoring.serviceMonitor.enabled=true"), "there is nothing to scrape"),
-    (("config.orgsAutoCreate=false", "test.org=nobody"), "test.org: config.orgs.nobody does not exist"),
+    (("config.orgsAutoCreate=false", "test.org=absent"), "test.org: config.orgs.absent does not exist"),
 ]
 
 

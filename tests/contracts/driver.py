@@ -1,4 +1,5 @@
-"""`pool.drivers.port` as a test suite. A tier runs it by giving a `ground` fixture; nothing here knows files, pids or a cluster.
+"""`pool.drivers.port` as a test suite. A driver's tests run it with a `ground` fixture; nothing here
+uses files, pids or a cluster.
 
 class TestMyDriver(DriverContract):
     @pytest.fixture
@@ -109,7 +110,7 @@ class Watcher:
     def __exit__(self, *exc: object) -> None:
         self._stop.set()
         self._thread.join(timeout=10)
-        assert not self._thread.is_alive(), "a watch goes on after it was told to stop"
+        assert not self._thread.is_alive(), "a watch continues after its stop"
 
 
 class DriverContract:

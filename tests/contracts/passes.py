@@ -1,4 +1,5 @@
-"""The verbs and the passes with real pods: one suite for every driver, on a real database. A tier runs it by giving a `ground` fixture.
+"""The verbs and the passes with real pods: one suite for every driver, on a real database. A driver's
+tests run it with a `ground` fixture.
 
 class TestPassesOnMyDriver(PassesContract):
     @pytest.fixture

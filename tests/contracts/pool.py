@@ -1,5 +1,5 @@
-"""The whole pool with real processes and real pods: one suite for every driver. A tier runs it by giving a `ground` of module scope, made
-on `folder`.
+"""The whole pool with real processes and real pods: one suite for every driver. A driver's tests run
+it with a `ground` fixture of module scope, created in `folder`.
 
 class TestPoolOnMyDriver(PoolContract):
     ...

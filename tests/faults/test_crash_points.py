@@ -76,7 +76,7 @@ def test_every_pass_and_every_task_has_a_script() -> None:
 def test_a_call_of_an_unknown_kind_is_an_error(store: Store) -> None:
     life = a_life(store)
     life.world.deps = failing(life.world.deps, Plan())
-    with pytest.raises(AssertionError, match=r"nobody has said how driver\.drain_events can fail"):
+    with pytest.raises(AssertionError, match=r"CASES does not say how driver\.drain_events can fail"):
         life.world.deps.driver.drain_events()  # type: ignore[attr-defined]
 
 

@@ -40,7 +40,7 @@ from tests.support.waiting import eventually
 
 LONG = bool(os.environ.get("WARMPOOL_TEST_LONG"))
 LEAK = 50
-SOMEBODY = Operator(name="somebody", way="cli", why="a drill")
+OPERATOR = Operator(name="operator", way="cli", why="a drill")
 
 pytestmark = [
     pytest.mark.skipif(not LONG, reason="minutes of waiting: make drill"),
@@ -86,7 +86,7 @@ def test_a_reap_whose_lock_is_never_released_is_reported(drill: Opening) -> None
         # Another program took its lock and never releases it.
         eventually(lambda: redis.set("warmpool.lock.reap", "wedged", nx=True), within_s=30)
         at.seen(
-            "a wedged reaper", "its lock is held by nobody", worry="pass_dark:reap", text="pass reap is dark",
+            "a wedged reaper", "its lock has no live holder", worry="pass_dark:reap", text="pass reap is dark",
             alert="WarmpoolPassDark", period_s=PERIODS_S["reap"],
         )  # fmt: skip
         assert at.labels("WarmpoolPassDark", "pass") == {"reap"}
@@ -115,8 +115,8 @@ def test_a_leak_of_fifty_idle_workers_is_reported(drill: Opening) -> None:
     at.system.wait_idle(LEAK, within_s=600)
     at.quiet()
     # A paused reap also pauses its fallback.
-    operating.set_pass_paused(at.system.store, "reap", paused=True, operator=SOMEBODY)
-    operating.set_warm(at.system.store, ProfileName("default"), 0, SOMEBODY)
+    operating.set_pass_paused(at.system.store, "reap", paused=True, operator=OPERATOR)
+    operating.set_warm(at.system.store, ProfileName("default"), 0, OPERATOR)
     at.seen(
         "an idle leak of 50", "reap paused, target set to 0", worry="idle_overdue:default",
         text="profile default has 50 workers idle above its warm target", alert="WarmpoolIdleOverdue", period_s=PERIODS_S["reap"],
@@ -124,7 +124,7 @@ def test_a_leak_of_fifty_idle_workers_is_reported(drill: Opening) -> None:
     assert at.system.count(State.IDLE) == LEAK
     [seen] = at.prometheus.query('warmpool_idle_overdue{kind="surplus"}')
     assert float(seen["value"][1]) == LEAK
-    operating.set_pass_paused(at.system.store, "reap", paused=False, operator=SOMEBODY)
+    operating.set_pass_paused(at.system.store, "reap", paused=False, operator=OPERATOR)
     at.quiet()
     assert at.system.count(State.IDLE) == 0
 

@@ -34,7 +34,7 @@ OWNED = {
 }
 # Keys with an expiry.
 EXPIRING = {
-    r"warmpool\.reply\..+": "an answer that nobody has read",
+    r"warmpool\.reply\..+": "an unread answer",
     r"celery-task-meta-.+": "a Celery result",
     r"warmpool\.nonce\..+": "the nonce of a signed request",
     r"warmpool\.lock\..+": "the lock of a pass",

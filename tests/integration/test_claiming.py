@@ -159,7 +159,7 @@ def test_a_stale_holder_can_neither_renew_nor_release(world: World) -> None:
 
 
 def test_releasing_an_unknown_claim_returns_unknown_claim(world: World) -> None:
-    assert world.release("c-nobody") == "unknown_claim"
+    assert world.release("c-unknown") == "unknown_claim"
 
 
 def test_a_tainted_release_retires(world: World) -> None:
@@ -176,10 +176,10 @@ def test_renewal_of_many_claims_extends_live_ones_and_names_ended_ones(world: Wo
     one, two = world.granted(), world.granted()
     world.release(two.claim_id)
     world.pass_time(10)
-    answer = world.renew(one.claim_id, two.claim_id, "c-nobody")
+    answer = world.renew(one.claim_id, two.claim_id, "c-unknown")
     assert list(answer["renewed"]) == [one.claim_id]
     assert answer["renewed"][one.claim_id] > one.as_dict()["lease_expires_at"]
-    assert answer["gone"] == {two.claim_id: "released", "c-nobody": "unknown_claim"}
+    assert answer["gone"] == {two.claim_id: "released", "c-unknown": "unknown_claim"}
 
 
 @pytest.mark.parametrize(
@@ -261,10 +261,10 @@ def test_no_cap_means_no_cap(world: World) -> None:
 def test_an_unknown_org_is_refused_unless_orgs_are_created_automatically(world: World) -> None:
     world.warm(1)
     world.configure(orgs_auto_create=False)
-    assert world.refused("nobody").reason is Reason.UNKNOWN_ORG
+    assert world.refused("unknown").reason is Reason.UNKNOWN_ORG
     assert world.rows("requests") == []
     world.configure(orgs_auto_create=True)
-    world.granted("nobody")
+    world.granted("unknown")
 
 
 def test_an_unknown_profile_is_refused_and_nothing_is_written(world: World) -> None:

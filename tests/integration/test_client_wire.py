@@ -294,7 +294,7 @@ class TestGivingUp:
                 pool.acquire("acme", wait_s=60)
             cancel = script.take("pool.cancel")
             assert cancel.kwargs == {"org": "acme", "request_id": asked.result(LIMIT_S).kwargs["request_id"]}
-            assert cancel.reply_to == "", "nobody waits for it"
+            assert cancel.reply_to == "", "no caller waits for it"
 
     def test_a_late_grant_is_released(self, url: str, script: WireScript) -> None:
         with Pool(url, answer_grace_s=0.2) as pool:
@@ -413,7 +413,7 @@ class TestTrouble:
                 for number, message in enumerate(asked):
                     script.answer(message, a_grant(10 * batch + number + 2))
                 assert len({future.result(LIMIT_S).claim_id for future in waiting}) == 4
-                assert script.is_idle(), "nobody had to ask again"
+                assert script.is_idle(), "no caller had to repeat its request"
         released = {script.take("pool.release").kwargs["claim_id"] for _ in range(13)}
         assert len(released) == 13
 
@@ -518,7 +518,7 @@ class TestProcesses:
             for number, message in enumerate(others, start=2):
                 script.answer(message, a_grant(number))
             assert len({future.result(LIMIT_S).claim_id for future in waits}) == 3
-            assert script.is_idle(), "nobody had to ask again"
+            assert script.is_idle(), "no caller had to repeat its request"
 
     def test_messages_published_while_the_connection_is_busy_are_sent_together(
         self, url: str, background: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch

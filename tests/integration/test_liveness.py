@@ -16,7 +16,7 @@ from tests.support.postgres_server import PostgresServer
 def test_unreachable_database_excuses_a_stuck_thread(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    away = f"postgresql://nobody@127.0.0.1:{free_port()}/none"
+    away = f"postgresql://user@127.0.0.1:{free_port()}/none"
     settings = Settings(pool=replace(PoolSettings(), database_url=away, call_timeout_s=2))
     monkeypatch.setattr(liveness, "_broker_answers", lambda _: True)
     assert not others_answer(settings)

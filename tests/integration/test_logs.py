@@ -23,7 +23,7 @@ logs.set_up()
 try:
     fails()
 except Exception as exc:
-    logging.getLogger("somebody").error("task failed: %s", exc, exc_info=True)
+    logging.getLogger("library").error("task failed: %s", exc, exc_info=True)
 """
 
 

@@ -119,7 +119,7 @@ def test_lists_are_the_same_in_every_form(pool: World, capsys: pytest.CaptureFix
     assert line.split()[:4] == [got.worker_id, "default", "hot", "acme"]
     assert run("get", "workers", "--org", "acme", "-o", "wide") == 0
     assert got.claim_id in capsys.readouterr().out
-    assert run("get", "workers", "--org", "nobody") == 0
+    assert run("get", "workers", "--org", "unknown") == 0
     assert capsys.readouterr().out == "no workers found\n"
     operating.drain(pool.deps, [WorkerId(got.worker_id)], Operator(name="a", way="cli", why="a try"))
     assert run("events", got.worker_id) == 0

@@ -435,7 +435,7 @@ def test_a_profile_whose_spawns_keep_failing_backs_off_and_takes_no_slots_of_oth
 
     def bad_image(spec: PodSpec) -> object:
         if spec.profile == "bad":
-            raise Transient("image can not be pulled")
+            raise Transient("image cannot be pulled")
         return create(spec)
 
     world.driver.create = bad_image  # type: ignore[method-assign, assignment]
@@ -456,7 +456,7 @@ def test_a_worker_that_becomes_ready_closes_the_breaker_of_its_own_profile_only(
     world.profile("big")
     with world.store.write() as tx:
         for profile in ("default", "big"):
-            breakers.failed(tx, ProfileName(profile), "image can not be pulled")
+            breakers.failed(tx, ProfileName(profile), "image cannot be pulled")
     assert len(world.warm(1)) == 1
     with world.store.read() as tx:
         assert set(breakers.every(tx)) == {"big"}

@@ -66,9 +66,9 @@ def test_a_run_holds_its_lock_while_it_works_and_releases_it_afterwards(locked: 
 
 
 def test_a_lock_held_by_another_process_skips_the_run_without_an_error(locked: World, redis: Redis) -> None:
-    redis.set(_key(), "somebody else")
+    redis.set(_key(), "another run")
     assert run_once(locked.deps, PASSES["reap"])["outcome"] == "held_elsewhere"
-    assert redis.get(_key()) == b"somebody else"
+    assert redis.get(_key()) == b"another run"
     with locked.store.read() as tx:
         assert passes.get(tx, "reap").last_attempt_at is None
 

@@ -141,7 +141,7 @@ def a_trace() -> Trace:
 
 
 CASES: dict[str, tuple[Assumptions, dict[str, Any]]] = {
-    "nobody waits": (Assumptions(wait_s=0, spawn_s=2.0, delete_s=0.5), {}),
+    "no request waits": (Assumptions(wait_s=0, spawn_s=2.0, delete_s=0.5), {}),
     "all wait": (Assumptions(wait_s=6, spawn_s=2.0, delete_s=0.5), {}),
     "a cap": (Assumptions(wait_s=6, spawn_s=2.0, delete_s=0.5), {"max_workers": 4}),
     "a cap and no patience": (Assumptions(wait_s=0, spawn_s=2.0, delete_s=0.5), {"max_workers": 4}),

@@ -587,7 +587,7 @@ def test_claims_granted_during_a_change_of_the_cap_are_found_and_counted(store: 
         assert orgs.count_uncounted(tx, ACME) == 2
         assert orgs.uncounted(tx) == []
         assert orgs.miscounted(tx) == []
-        assert orgs.count_uncounted(tx, OrgId("nobody")) == 0
+        assert orgs.count_uncounted(tx, OrgId("unknown")) == 0
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def undeletable(cluster: Cluster, namespace: str, name: str) -> Iterator[None]:
                     # 403 as from a webhook, and as for a missing permission.
                     {
                         "expression": f"request.name != '{name}'",
-                        "message": "nobody deletes this one",
+                        "message": "this pod must not be deleted",
                         "reason": "Forbidden",
                     }
                 ],
@@ -91,7 +91,7 @@ def is_refused(cluster: Cluster, namespace: str, name: str) -> bool:
     try:
         cluster.api.call("DELETE", path, {"dryRun": ["All"]})
     except ApiError as exc:
-        return "nobody deletes this one" in str(exc)
+        return "this pod must not be deleted" in str(exc)
     return False
 
 
@@ -115,7 +115,7 @@ def test_a_pod_that_an_admission_policy_keeps_makes_no_pass_dark(
         told = worries["refused:sweep_orphans:orphan_deleted"]
         assert "w-poison" in told
         assert "refused 3 times" in told
-        assert "nobody deletes this one" in told
+        assert "this pod must not be deleted" in told
         with scene.store.read() as tx:
             row = passes.get(tx, "sweep_orphans")
         assert (row.last_outcome, row.failures) == ("ok", 0)

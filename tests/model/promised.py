@@ -49,7 +49,7 @@ class Promised:
         known = self.claim_of.setdefault(key, claim)
         assert known == claim, f"request {key} was granted twice: {known} and {claim}"
         if claim in self.holds:
-            assert not self.holds[claim].over, f"{claim} was told as granted after it had ended"
+            assert not self.holds[claim].over, f"{claim} was returned as granted after it had ended"
             return
         others = [h for h in self.holds.values() if h.worker_id == worker and not h.over and not h.released]
         assert not others, f"{worker} was given to {org} while {others[0].org} holds it"
@@ -75,9 +75,9 @@ class Promised:
         hold = self.holds[claim_id]
         hold.over = True
         if why in {"released", "tainted", "abandoned"}:
-            assert hold.released, f"{claim_id} was ended as {why}, and nobody gave it back"
+            assert hold.released, f"{claim_id} was ended as {why}, and it was not released"
         elif why == "worker_lost":
-            assert hold.worker_id in self.dead_pods, f"{claim_id} was ended as lost, and its pod is well"
+            assert hold.worker_id in self.dead_pods, f"{claim_id} was ended as lost, and its pod is healthy"
         elif why == "expired":
             self._may_expire(hold, at)
         else:
@@ -91,7 +91,9 @@ class Promised:
         moments = [*before[-1:], *within, (at, at)]
         gaps = [(b[0] - a[1]).total_seconds() for a, b in pairwise(moments)]
         assert len(moments) > 1, f"{hold.claim_id} expired though no canary ever came through"
-        assert max(gaps) <= LANE_GAP_S, f"{hold.claim_id} expired though nobody could renew for {max(gaps)} s"
+        assert max(gaps) <= LANE_GAP_S, (
+            f"{hold.claim_id} expired although no renewal was possible for {max(gaps)} s"
+        )
 
     def cap_changed(self, org: str, cap: int, live: int) -> None:
         """Claims above a new cap stay; no more are granted."""

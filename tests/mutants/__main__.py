@@ -54,7 +54,7 @@ class Result:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--promise", type=int, nargs="+", help="only the mutants of these promises")
-    parser.add_argument("--jobs", type=int, default=2, help="so many at a time (2)")
+    parser.add_argument("--jobs", type=int, default=2, help="number of mutants that run in parallel (2)")
     parser.add_argument("--kube", action="store_true", help="those that need a Kubernetes API server, too")
     parser.add_argument(
         "--quick",

@@ -7,7 +7,7 @@ from tests.mutants.mutant import FLEET, PASSES, RULES, STORE, WAITING, Edit, Mut
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         8,
-        "a worker of a certain age goes, held or not",
+        "a worker past its highest age is drained although it is claimed",
         (
             Edit(
                 file="pool/store/workers.py",
@@ -20,7 +20,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         8,
-        "a process that ends takes its pods along",
+        "a process that ends deletes its pods",
         "pool/drivers/local/driver.py",
         "    def close(self) -> None:",
         "    def close(self) -> None:\n        for _pod in self.list().pods:\n            self.delete(_pod.name, _pod.uid, grace_s=0)",
@@ -28,7 +28,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         9,
-        "a lease ends by the clock, whether anybody could renew it or not",
+        "a lease ends by the clock although renewals were impossible",
         "pool/store/claims.py",
         "    return C.c.lease_expires_at < now(), plus(lane_open_since, C.c.lease_s) < now()",
         "    del lane_open_since\n    return (C.c.lease_expires_at < now(),)",
@@ -37,7 +37,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         9,
-        "reap ends leases though nobody has seen the lane open",
+        "reap ends leases without proof that the lane is open",
         "pool/passes/reap.py",
         'if not lane_is_open(tx, gap_s=2 * PERIODS_S["reap"]):',
         "if not lane_is_open(tx, gap_s=10**9):",
@@ -45,7 +45,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         10,
-        "a holder is not told that his pod is leaving",
+        "a renewal does not report that the pod is leaving",
         "pool/lifecycle/stamping.py",
         "        if worker.state in CLAIMED:\n            workers.mark_leaving(tx, worker.id, by)\n        else:",
         "        if worker.state not in CLAIMED:",
@@ -53,7 +53,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         10,
-        "an idle worker whose pod terminates is given out",
+        "an idle worker whose pod terminates is granted",
         "pool/lifecycle/observing.py",
         "    elif pod.terminating or pod.leaving:",
         "    elif pod.leaving:",
@@ -78,7 +78,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         11,
-        "the guard looks away",
+        "the guard skips pods whose stamp differs",
         "pool/lifecycle/stamping.py",
         "    return pod.signature == signature(busy=busy, epoch=worker.epoch, claim_id=worker.claim_id, org=worker.org)",
         "    return busy or pod.signature is not None",
@@ -87,7 +87,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         11,
-        "what is said already is written again",
+        "an unchanged stamp is written again",
         "pool/lifecycle/stamping.py",
         "        if pod.says(wanted(worker)):\n            return True\n",
         "",
@@ -95,7 +95,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         12,
-        "a worker that was activated for somebody who has gone is his all the same",
+        "a worker that was activated for a cancelled request is granted to it",
         f"{RULES}05_end.sql",
         "IF NOT k.abandoned AND r.state = 'binding' AND r.claim_id = k.id THEN\n",
         "IF k.abandoned OR r.state = 'binding' THEN\n",
@@ -104,7 +104,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         12,
-        "a requester that leaves is served",
+        "a cancelled request is served",
         f"{RULES}03_wait.sql",
         "  event := warmpool_refuse(c, r, 'cancelled', 'cancelled by its caller', NULL);\n",
         "",
@@ -113,7 +113,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         13,
-        "an old view is as good as a new one",
+        "a stale view is accepted",
         "pool/passes/running.py",
         "if listing.age_s > STALE_AFTER_S:",
         "if listing.age_s < 0:",
@@ -121,7 +121,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         13,
-        "an empty list is believed at once",
+        "an empty list is accepted without proof",
         "pool/passes/sweep_orphans.py",
         "    proven = seen.runs >= EMPTY_RUNS and seen.age_s >= EMPTY_AGE_S\n",
         "    proven = True\n",
@@ -129,7 +129,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         13,
-        "an empty list is never believed",
+        "an empty list is never accepted",
         "pool/passes/sweep_orphans.py",
         "    proven = seen.runs >= EMPTY_RUNS and seen.age_s >= EMPTY_AGE_S\n",
         "    proven = False\n",
@@ -145,7 +145,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         14,
-        "a stamped pod is not asked",
+        "the self-report of a stamped pod is not read",
         "pool/passes/sweep_orphans.py",
         "if word is not Word.UNUSED:",
         "if word is None:",
@@ -153,7 +153,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         14,
-        "stamped pods are deleted as many as there are",
+        "a run deletes any number of stamped pods",
         "pool/passes/sweep_orphans.py",
         "STAMPED_PER_RUN = 10",
         "STAMPED_PER_RUN = 1000",
@@ -161,7 +161,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         14,
-        "a table that was put back rules over pods that know better",
+        "a restored table takes precedence over pods with a later epoch",
         "pool/lifecycle/observing.py",
         "    if pod.epoch > worker.epoch:\n        lose_to_a_later_holder(deps, worker, pod)\n    elif pod.phase",
         "    if pod.phase",

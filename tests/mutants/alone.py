@@ -10,7 +10,7 @@ _THREADS = "tests/unit/test_threads.py"
 MUTANTS: tuple[Mutant, ...] = (
     broken(
         40,
-        "an answer that cannot be delivered is tried for ever",
+        "an answer that cannot be delivered is retried forever",
         "pool/lifecycle/effects.py",
         "    delivered.done.append(decision.pk)\n    delivered.undeliverable += wrong\n",
         "    delivered.undeliverable += wrong\n    if not wrong:\n        delivered.done.append(decision.pk)\n",
@@ -26,7 +26,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         40,
-        "a request that cannot be read is tried for ever",
+        "a request that cannot be read is retried forever",
         "pool/lifecycle/effects.py",
         "_mark(deps, _Delivered(done=[pk], ",
         "_mark(deps, _Delivered(done=[], ",
@@ -34,7 +34,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         40,
-        "one bad reply address keeps the answer from the others",
+        "one bad reply address prevents the answer to the others",
         "pool/lifecycle/effects.py",
         '            wrong.append(\n                (f"request {decision.pk}", f"task id',
         '            break\n            wrong.append(\n                (f"request {decision.pk}", f"task id',
@@ -50,7 +50,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         40,
-        "a match that fails keeps the answers back",
+        "a failed match prevents the answers",
         "pool/lifecycle/effects.py",
         "                sparing.left_out(deps.metrics, Item.MATCH, profile, exc)\n",
         "                raise\n",
@@ -58,7 +58,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         40,
-        "text is written as it came",
+        "text from outside is written unchanged",
         "pool/store/sql.py",
         '    return value.replace("\\0", "\\\\x00")[:_LONGEST_PROSE]\n',
         "    return value\n",
@@ -66,7 +66,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         40,
-        "half a character is written as it came",
+        "an unpaired surrogate is written unchanged",
         "pool/store/sql.py",
         '        value = value.encode(errors="backslashreplace").decode()\n',
         "        pass\n",
@@ -98,7 +98,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         40,
-        "one profile keeps the others from being reconciled",
+        "one profile prevents the others from being reconciled",
         "pool/passes/reconcile_warm.py",
         '        run.spare("reconciled", name, partial(reconcile, run, ProfileName(name), profile, pods))\n',
         "        reconcile(run, ProfileName(name), profile, pods)\n",
@@ -122,7 +122,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         40,
-        "one bad thing loses all that gathered with it",
+        "one bad item loses its whole batch",
         "tasks/background.py",
         "            self._one_by_one(things, exc)\n",
         "            self._timers.left_out(self._item, things, exc)\n",
@@ -130,7 +130,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         40,
-        "an outage loses what has gathered",
+        "an outage loses the batch",
         "tasks/background.py",
         "            self._keep(things, exc)\n",
         "            pass\n",
@@ -146,7 +146,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         40,
-        "a reply that can never be stored is taken for an outage",
+        "a reply that can never be stored counts as an outage",
         "tasks/sending.py",
         "            if cause.startswith(_WRONG_KIND):\n",
         "            if not cause:\n",
@@ -154,7 +154,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         43,
-        "a thread that dies is not started again",
+        "a thread that dies is not restarted",
         "pool/core/threads.py",
         "        except BaseException as exc:  # noqa: BLE001 - restart it whatever the cause\n",
         "        except ZeroDivisionError as exc:\n",
@@ -162,7 +162,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         43,
-        "a thread that is started again is not counted",
+        "a restarted thread is not counted",
         "pool/core/threads.py",
         "        self._count()\n        self.turned()\n",
         "        self.turned()\n",
@@ -170,7 +170,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         43,
-        "a thread that stands still is well",
+        "a stalled thread counts as healthy",
         "pool/core/threads.py",
         "self.is_alive() and self._clock.monotonic() - self._turned_at < self._stuck_after_s",
         "self.is_alive()",
@@ -178,7 +178,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         43,
-        "a dead thread is well",
+        "a dead thread counts as healthy",
         "pool/core/threads.py",
         "self.is_alive() and self._clock.monotonic() - self._turned_at < self._stuck_after_s",
         "self._clock.monotonic() - self._turned_at < self._stuck_after_s",
@@ -186,7 +186,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         43,
-        "the probe does not look at threads",
+        "the probe does not check threads",
         "tasks/worker/liveness.py",
         "        if self._threads.unwell():\n            return",
         "        if not self._threads:\n            return",
@@ -194,7 +194,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         43,
-        "a database that is away makes a process restart",
+        "an unreachable database makes a process restart",
         "tasks/worker/liveness.py",
         "    return _broker_answers(settings) and _database_answers(settings)\n",
         "    return _broker_answers(settings)\n",

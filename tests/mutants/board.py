@@ -14,7 +14,7 @@ _TRUST = "tests/integration/test_board_trust.py"
 MUTANTS: tuple[Mutant, ...] = (
     broken(
         52,
-        "wrong passwords of one address lock out all of them",
+        "wrong passwords of one address lock out all addresses",
         "pool/ops/board/attempts.py",
         "def _subscriber(address: str) -> str:\n    try:\n",
         'def _subscriber(address: str) -> str:\n    address = ""\n    try:\n',
@@ -47,7 +47,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         52,
-        "an address that goes on guessing is forgotten first",
+        "an address that keeps guessing is evicted first",
         "pool/ops/board/attempts.py",
         "        self._failures.move_to_end(key)\n",
         "",
@@ -63,7 +63,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         52,
-        "the server believes headers of proxies on loopback by itself",
+        "the server trusts headers of proxies on loopback by default",
         "pool/ops/board/serving.py",
         "timeout_graceful_shutdown=1, proxy_headers=False,",
         "timeout_graceful_shutdown=1, proxy_headers=True,",
@@ -79,7 +79,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         52,
-        "the first address that a caller names is taken for its own",
+        "the first address in a caller's header is used as its address",
         "pool/ops/board/proxies.py",
         'for hop in reversed(self._list(scope, "x-forwarded-for")[-_MOST_HOPS:]):',
         'for hop in self._list(scope, "x-forwarded-for")[-_MOST_HOPS:]:',
@@ -87,7 +87,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         52,
-        "anybody says that it speaks TLS",
+        "any caller can claim to use TLS",
         "pool/ops/board/proxies.py",
         'self._list(scope, "x-forwarded-proto") if self.relayed(scope) else []',
         'self._list(scope, "x-forwarded-proto")',
@@ -95,7 +95,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         52,
-        "a cookie is sent in the clear behind TLS",
+        "a cookie behind TLS is not marked as secure",
         "pool/ops/board/acting.py",
         "secure=board.is_secure(request)",
         "secure=board.always_secure",
@@ -103,7 +103,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         52,
-        "anybody names the user of single sign-on",
+        "any caller can name the user of single sign-on",
         "pool/ops/board/proxies.py",
         "Headers(scope=scope).getlist(name) if self.relayed(scope) else []",
         "Headers(scope=scope).getlist(name)",
@@ -111,7 +111,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         52,
-        "of two users in a request the first is taken",
+        "of two user headers in a request the first is used",
         "pool/ops/board/proxies.py",
         'return values[0].strip() if len(values) == 1 else ""',
         'return values[0].strip() if values else ""',
@@ -127,7 +127,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         52,
-        "viewers act",
+        "viewers can act",
         "pool/ops/board/acting.py",
         "    if not user.can_act:\n",
         "    if not user.name:\n",
@@ -159,7 +159,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         38,
-        "a path reaches the handlers whatever its bytes",
+        "a path with any bytes reaches the handlers",
         "pool/ops/board/inputs.py",
         '    _text(unquote_to_bytes(path), "path")\n',
         "",
@@ -167,7 +167,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         38,
-        "a path has no end",
+        "a path has no limit",
         "pool/ops/board/inputs.py",
         "if len(path) > MOST_PATH_BYTES or len(query) > MOST_QUERY_BYTES:",
         "if len(query) > MOST_QUERY_BYTES:",

@@ -18,7 +18,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         63,
-        "a Postgres of any major version on PATH is taken",
+        "a Postgres of any major version on PATH is used",
         "pool/ops/up/pgbinaries.py",
         ' and _major(folder / "postgres") == MAJOR else None',
         " else None",
@@ -50,7 +50,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         63,
-        "a socket path of any length is given to clients",
+        "a socket path of any length is used for clients",
         "pool/ops/up/postgres.py",
         "_SOCKET_PATH_LIMIT = 107",
         "_SOCKET_PATH_LIMIT = 1070",
@@ -58,7 +58,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         63,
-        "Postgres starts beside the database of the user",
+        "Postgres starts although the user has set a database",
         "pool/ops/cli/up.py",
         "        if self.settings.pool.database_url:",
         "        if not self.settings:",
@@ -66,7 +66,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         63,
-        "the processes of Postgres are taken for leftovers",
+        "the processes of Postgres count as leftovers",
         "pool/ops/up/processes.py",
         " if names.get(parent_of(ref)) != name}",
         "}",
@@ -74,7 +74,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         63,
-        "a stop while the database is made kills up in the middle",
+        "a stop while the database is created kills up at once",
         (
             Edit(
                 file="pool/ops/up/supervisor.py",

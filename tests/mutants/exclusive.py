@@ -20,7 +20,7 @@ from tests.mutants.mutant import (
 MUTANTS: tuple[Mutant, ...] = (
     broken(
         1,
-        "a worker that somebody is taking is picked by the next, too",
+        "a worker that one transaction has locked is picked by the next",
         f"{RULES}02_begin.sql",
         "ORDER BY w.ready_at, w.id LIMIT p_most FOR UPDATE SKIP LOCKED",
         "ORDER BY w.ready_at, w.id LIMIT p_most",
@@ -28,7 +28,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         1,
-        "two live claims of one worker are two rows like any other",
+        "the table accepts two live claims of one worker",
         SCHEMA_SQL,
         "CREATE UNIQUE INDEX one_live_claim_a_worker",
         "CREATE INDEX one_live_claim_a_worker",
@@ -38,7 +38,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # grant.
     Mutant(
         2,
-        "an id that was used before is no reason to stop",
+        "an id that was used before is used again",
         (
             Edit(
                 file=f"{RULES}06_acquire.sql",
@@ -55,7 +55,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         2,
-        "whoever asks again for what is being waited for is never answered",
+        "a repeated delivery of a waiting request is never answered",
         f"{RULES}06_acquire.sql",
         "      UPDATE requests SET replies = known::text WHERE pk = r.pk;\n",
         "",
@@ -63,7 +63,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         3,
-        "the worker serves whoever has a token, however old",
+        "the worker accepts tokens of earlier epochs",
         "pool/drivers/local/worker_state.py",
         "if holder != self._holder:",
         "if self._holder is None:",
@@ -71,7 +71,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         3,
-        "a late activation is let in",
+        "a late activation is accepted",
         "pool/lifecycle/activating.py",
         "if worker is None or worker.epoch != held.epoch or worker.claim_id != held.claim_id:",
         "if worker is None:",
@@ -79,7 +79,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         3,
-        "a late retire deletes the pod of whoever has the worker now",
+        "a late retire deletes the pod of the current holder",
         "pool/lifecycle/retiring.py",
         "    if worker.state is not State.DRAINING:\n        return Outcome.FENCED\n    try:",
         "    try:",
@@ -87,7 +87,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         3,
-        "a move does not ask whether the row is what was seen",
+        "a move does not check that the row is unchanged",
         "pool/store/workers.py",
         'W.c.epoch == bindparam("was_epoch"),\n            W.c.state.in_(bindparam("was_in", expanding=True)),',
         'or_(W.c.epoch >= 0, W.c.epoch == bindparam("was_epoch"), W.c.state.in_(bindparam("was_in", expanding=True))),',
@@ -95,7 +95,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         4,
-        "whoever asks gets what is parked for anybody",
+        "a request gets a worker parked for another org",
         f"{RULES}02_begin.sql",
         "w.state = 'hot_idle' AND w.org = p_org AND w.profile",
         "w.state = 'hot_idle' AND w.profile",
@@ -103,7 +103,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         4,
-        "the table lets a worker change its org",
+        "the table accepts a change of a worker's org",
         SCHEMA_SQL,
         "IF OLD.org IS NOT NULL AND (NEW.org IS NULL OR NEW.org <> OLD.org) THEN",
         "IF false THEN",
@@ -111,7 +111,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         5,
-        "a pod of another image is ready like any other",
+        "a pod of another image becomes idle",
         "pool/lifecycle/observing.py",
         "if pod.image != worker.image:",
         "if pod.image == '':",
@@ -119,7 +119,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         5,
-        "any idle worker will do",
+        "an idle worker of any profile is granted",
         f"{RULES}02_begin.sql",
         "w.state = 'idle' AND w.profile = p_profile\n",
         "w.state = 'idle'\n",
@@ -128,7 +128,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         5,
-        "what is parked serves any profile of its org",
+        "a parked worker is granted for any profile of its org",
         f"{RULES}02_begin.sql",
         "w.org = p_org AND w.profile = p_profile",
         "w.org = p_org",
@@ -136,7 +136,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         5,
-        "a slot gets its pod from whoever comes first, whatever its configuration",
+        "a process with any configuration creates the pod of a slot",
         "pool/lifecycle/spawning.py",
         "if slot.revision != revision(profile):",
         "if slot.revision == '':",
@@ -144,7 +144,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         6,
-        "the table lets an ended row live again",
+        "the table accepts moves out of a terminal state",
         SCHEMA_SQL,
         "IF OLD.state IN ('lost', 'retired') THEN RAISE",
         "IF false THEN RAISE",
@@ -152,7 +152,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         6,
-        "an end is a state like any other",
+        "a terminal state allows moves",
         "pool/core/states.py",
         "    S.LOST: frozenset(),",
         "    S.LOST: frozenset({S.IDLE}),",
@@ -160,7 +160,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         6,
-        "a slot that was given up while its pod was made keeps the pod",
+        "a slot that was drained while its pod was created keeps the pod",
         "pool/lifecycle/spawning.py",
         "        deps.driver.delete(pod.name, pod.uid, grace_s=0)\n    return outcome",
         "        pass\n    return outcome",
@@ -168,7 +168,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         7,
-        "whoever comes takes what a waiter could use",
+        "a new request takes a worker that a waiter could use",
         f"{RULES}06_acquire.sql",
         "contested := c.anyone_waits AND warmpool_anyone_waits(a.profile, c.at);",
         "contested := false;",
@@ -176,7 +176,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         7,
-        "a batch leaves those who wait to the next pass",
+        "a batch leaves waiters to the next pass",
         f"{RULES}07_serve.sql",
         "FROM warmpool_followed(c, events, freed, locked) f;",
         "FROM warmpool_followed(c, events, freed, '{}') f;",
@@ -184,7 +184,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         7,
-        "a worker that becomes ready is warm, whoever waits",
+        "a worker that becomes ready is not granted to a waiter",
         f"{RULES}04_hand_over.sql",
         "  IF EXISTS (SELECT 1 FROM requests q WHERE q.profile = shape AND q.state = 'waiting') THEN\n    FOR l IN",
         "  IF false THEN\n    FOR l IN",
@@ -192,7 +192,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         7,
-        "who came later stands before who came first",
+        "the newest waiter is served first",
         f"{RULES}03_wait.sql",
         "ORDER BY q.created_at, q.pk LIMIT p_most FOR UPDATE SKIP LOCKED",
         "ORDER BY q.created_at DESC LIMIT p_most FOR UPDATE SKIP LOCKED",

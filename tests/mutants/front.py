@@ -21,7 +21,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         40,
-        "a message may nest as deep as the parser goes",
+        "a message may nest to any depth",
         "tasks/lane/bounds.py",
         " > MOST_LEVELS and _is_deep(found):",
         " > 1_000_000 and _is_deep(found):",
@@ -37,7 +37,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         40,
-        "an argument of 5,000 digits ends the reading",
+        "an argument of 5,000 digits stops the reader",
         "tasks/lane/bounds.py",
         "    return int(digits) if len(digits) <= MOST_DIGITS else float(digits)",
         "    return int(digits)",
@@ -61,7 +61,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         40,
-        "text of a stranger is passed on as it came",
+        "text from outside is passed on unchanged",
         "tasks/lane/bounds.py",
         '    return _UNPRINTABLE.sub("?", value[:most]) if',
         "    return value if",
@@ -69,7 +69,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         40,
-        "a follower is no objection",
+        "a message with a follower is accepted",
         "tasks/lane/messages.py",
         "    if any(embedded.get(name) for name in _FOLLOWERS):",
         "    if not embedded:",
@@ -77,7 +77,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         40,
-        "what is kept has the frame that a stranger made",
+        "a stored message keeps the frame of its sender",
         "tasks/lane/messages.py",
         '                "delivery_info": {"exchange": "", "routing_key": queue},',
         '                "delivery_info": "nonsense",',
@@ -93,7 +93,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         40,
-        "a turn takes any number of bytes",
+        "a turn reads any number of bytes",
         "tasks/lane/mailbox.py",
         "    if #found >= room or bytes <= 0 then return",
         "    if #found >= room then return",
@@ -101,7 +101,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         40,
-        "a reply is read to its end, whatever its size",
+        "a reply of any size is read to its end",
         "tasks/lane/wire.py",
         "            if self._reader.len() > limit_bytes:",
         "            if self._reader.len() > 1_000_000_000:",
@@ -110,7 +110,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         40,
-        "the first of many queues is emptied before the others are looked at",
+        "the first of many queues is emptied before the others are read",
         "tasks/lane/mailbox.py",
         "        share = max(LEAST_SHARE, most // len(some))",
         "        share = most",
@@ -134,7 +134,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         40,
-        "one org has any number of calls in hand",
+        "one org has any number of queued calls",
         "tasks/lane/sharing.py",
         "in_hand >= self._most_in_hand or (",
         "in_hand >= 10**9 or (",
@@ -142,7 +142,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         40,
-        "one org has any number of bytes in hand",
+        "one org has any number of queued bytes",
         "tasks/lane/sharing.py",
         "+ size_bytes > self._most_bytes",
         "+ size_bytes > 10**12",
@@ -150,7 +150,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         40,
-        "a queue that was reached when a turn was full is passed over",
+        "a queue that was reached when a turn was full is skipped",
         "tasks/lane/mailbox.py",
         "turn == 1 and place - 1 or place",
         "place",
@@ -175,7 +175,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         40,
-        "a canary is taken from anybody",
+        "a canary is accepted without a signature",
         "tasks/lane/authenticator.py",
         "        return message.task in INTERNAL_TASKS and not",
         "        return message.task == INTERNAL_TASKS and not",
@@ -183,7 +183,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         40,
-        "Celery carries out internal tasks that nobody signed",
+        "Celery runs unsigned internal tasks",
         "tasks/worker/transport.py",
         "        if queue in QUEUES and (why := _refusal(message)):",
         "        if queue == QUEUES and (why := _refusal(message)):",

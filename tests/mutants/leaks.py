@@ -7,7 +7,7 @@ from tests.mutants.mutant import FLEET, PASSES, RUNNING, Mutant, broken
 MUTANTS: tuple[Mutant, ...] = (
     broken(
         15,
-        "a delete that failed is confirmed",
+        "a failed delete is confirmed",
         "pool/lifecycle/retiring.py",
         "            _tell_refused(deps, worker_id, exc)\n        return Outcome.FENCED\n",
         "            _tell_refused(deps, worker_id, exc)\n",
@@ -15,7 +15,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         15,
-        "a delete that failed is not tried again",
+        "a failed delete is not retried",
         "pool/passes/reap.py",
         '            run.deps.broker.send("pool.retire", worker_id=worker.id)\n',
         "            pass\n",
@@ -32,7 +32,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         15,
-        "a binding that fell silent is left as it is",
+        "a silent binding is never ended",
         "pool/passes/sweep_stuck.py",
         "    _silent_claims(run)\n",
         "",
@@ -64,7 +64,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         18,
-        "a pod without a row goes, however young",
+        "a young pod without a row is deleted",
         "pool/passes/sweep_orphans.py",
         "sorted((p for p in pods if p.age_s >= YOUNG_S), key",
         "sorted((p for p in pods), key",
@@ -88,7 +88,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         18,
-        "a row whose pod was once not seen is lost",
+        "a row whose pod was absent once is lost",
         "pool/passes/sweep_orphans.py",
         "        if seen[worker_id].runs >= 2:",
         "        if seen[worker_id].runs >= 1:",
@@ -97,7 +97,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         19,
-        "the wish to release is not kept",
+        "a pending release is not stored",
         "pool/lifecycle/claiming.py",
         "            claims.ask_release(tx, asked.claim_id, asked.condition, asked.org)\n",
         "            pass\n",
@@ -105,7 +105,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         19,
-        "a wish that was kept is not carried out",
+        "a stored release is not carried out",
         "pool/passes/reap.py",
         "    _unfinished_releases(run)\n",
         "",
@@ -113,7 +113,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         20,
-        "parked is parked",
+        "parked workers are never drained",
         "pool/passes/reap.py",
         "    _parked_past_end(run)\n",
         "",
@@ -121,7 +121,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         20,
-        "without beat nobody reaps",
+        "without beat no worker is reaped",
         "pool/passes/fallback.py",
         "    if not dark:\n        return False\n",
         "    if not dark or dark:\n        return False\n",
@@ -137,7 +137,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         21,
-        "what belonged to a pod that is gone stays",
+        "companions of a deleted pod stay",
         "pool/passes/sweep_orphans.py",
         "    _companions(run, pods)\n",
         "",
@@ -145,7 +145,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         22,
-        "ended workers are kept for ever",
+        "ended workers are kept forever",
         "pool/passes/collect_garbage.py",
         "lambda tx: garbage.terminal_workers(tx, older_than_s=pool.terminal_keep_s, limit=run.limit),",
         "lambda tx: 0,",
@@ -153,7 +153,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         22,
-        "the journal is kept for ever",
+        "the journal is kept forever",
         "pool/passes/collect_garbage.py",
         "lambda tx: garbage.journal_entries(tx, older_than_s=pool.journal_keep_s, limit=run.limit),",
         "lambda tx: 0,",
@@ -161,7 +161,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         23,
-        "placeholders stay when nobody wants them",
+        "placeholders stay when headroom is off",
         "pool/passes/reconcile_headroom.py",
         "there[wanted:], lambda p",
         "there[wanted or len(there) :], lambda p",
@@ -169,7 +169,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         23,
-        "headroom grows with the pods that are there",
+        "headroom grows with the number of pods",
         "pool/passes/reconcile_headroom.py",
         "max(0, wanted - len(there))",
         "max(0, wanted + len(listing.named()) // 10 - len(there))",

@@ -55,7 +55,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         29,
-        "what a batch gives an org does not count when the rest is told why it gets nothing",
+        "grants of a batch to an org do not count for the reasons of its refusals",
         f"{RULES}06_acquire.sql",
         "(o.cap > 0 AND o.in_use >= o.cap, 'org_cap',",
         "(o.cap > 0 AND o.in_use > o.cap, 'org_cap',",
@@ -63,7 +63,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         29,
-        "a match trusts a cap that it read before it had the org",
+        "a match uses a cap that it read before it locked the org",
         f"{RULES}04_hand_over.sql",
         "      CONTINUE WHEN o.id IS NULL OR warmpool_room(o) <= 0;\n      waiters := warmpool_next(l.org, p_profile, c.at, 1);",
         "      CONTINUE WHEN o.id IS NULL;\n      waiters := warmpool_next(l.org, p_profile, c.at, 1);",
@@ -71,7 +71,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         29,
-        "a match counts with the org as it was before its row was waited for",
+        "a match uses the org's row from before the wait for its lock",
         f"{RULES}04_hand_over.sql",
         "    o := warmpool_lock_org(c, p_org);\n  END IF;",
         "    PERFORM warmpool_lock_org(c, p_org);\n  END IF;",
@@ -103,7 +103,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         1,
-        "a claim ends though its worker is no longer its own",
+        "a claim ends although its worker no longer has it",
         f"{RULES}05_end.sql",
         "  IF moved < cardinality(ends) THEN",
         "  IF false THEN",
@@ -111,7 +111,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         7,
-        "of an org's parked workers the one parked first is given",
+        "of an org's parked workers the one parked first is granted",
         f"{RULES}02_begin.sql",
         "ORDER BY w.hot_idle_since DESC, w.id DESC",
         "ORDER BY w.hot_idle_since, w.id",
@@ -119,7 +119,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         7,
-        "of the warm workers the youngest is given",
+        "of the warm workers the youngest is granted",
         f"{RULES}02_begin.sql",
         "ORDER BY w.ready_at, w.id",
         "ORDER BY w.ready_at DESC, w.id",
@@ -127,7 +127,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         1,
-        "a parked worker that one transaction is taking is picked by the next",
+        "a parked worker that one transaction has locked is picked by the next",
         f"{RULES}02_begin.sql",
         "ORDER BY w.hot_idle_since DESC, w.id DESC LIMIT p_most FOR UPDATE SKIP LOCKED",
         "ORDER BY w.hot_idle_since DESC, w.id DESC LIMIT p_most",
@@ -135,7 +135,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         7,
-        "a waiter at its org's cap stands before all others",
+        "a waiter at its org's cap blocks all others",
         f"{RULES}03_wait.sql",
         "\n    WHERE o.cap = 0 OR o.in_use < o.cap\n    ORDER BY 2, 3, 1",
         "\n    ORDER BY 2, 3, 1",
@@ -143,7 +143,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         7,
-        "a waiter past its deadline stands before all others",
+        "a waiter past its deadline blocks all others",
         f"{RULES}03_wait.sql",
         "AND q.org = n.org AND q.deadline_at > p_at",
         "AND q.org = n.org",
@@ -151,7 +151,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         7,
-        "an org's weight counts for nothing",
+        "an org's weight has no effect",
         f"{RULES}03_wait.sql",
         " / o.weight,",
         ",",
@@ -184,7 +184,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         1,
-        "a waiter that one transaction is serving is served by the next",
+        "a waiter that one transaction has locked is served by the next",
         f"{RULES}03_wait.sql",
         "ORDER BY q.created_at, q.pk LIMIT p_most FOR UPDATE SKIP LOCKED",
         "ORDER BY q.created_at, q.pk LIMIT p_most",
@@ -192,7 +192,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         25,
-        "a miss that made a slot is demand again",
+        "a miss that created a slot is demand again",
         f"{RULES}06_acquire.sql",
         "IN ('no_warm_worker', 'pool_cap') AND q.miss_consumed_at IS NULL THEN",
         "IN ('no_warm_worker', 'pool_cap') THEN",
@@ -216,7 +216,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         12,
-        "a request that was answered can be withdrawn",
+        "a request that was answered can be cancelled",
         f"{RULES}03_wait.sql",
         "  IF r.state NOT IN ('waiting', 'binding') THEN\n    outcome := 'already_answered';\n    RETURN;\n  END IF;\n",
         "",
@@ -224,7 +224,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         3,
-        "a worker becomes ready whatever it is by now",
+        "a worker becomes ready in any state",
         f"{RULES}04_hand_over.sql",
         "  IF w.state IS DISTINCT FROM 'spawning' THEN",
         "  IF w.id IS NULL THEN",
@@ -232,7 +232,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         30,
-        "a worker becomes ready without a look at who is sitting down to wait",
+        "a worker becomes ready without the lock against new waiters",
         f"{RULES}04_hand_over.sql",
         "  PERFORM warmpool_lock_profile(shape, false);\n",
         "",
@@ -249,7 +249,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         30,
-        "room below an org's cap is told to no other profile",
+        "room below an org's cap serves no waiter of another profile",
         f"{RULES}07_serve.sql",
         "    again := ARRAY(SELECT DISTINCT q.profile",
         "    again := ARRAY(SELECT DISTINCT NULL::text",
@@ -265,7 +265,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         9,
-        "a renewal in the last moment saves nothing",
+        "a renewal just before the expiry does not keep the claim",
         f"{RULES}05_end.sql",
         "(p ->> 'why' = 'expired' AND NOT (",
         "(false AND NOT (",
@@ -273,7 +273,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         9,
-        "a claim expires however short the lane was open",
+        "a claim expires although the lane has just opened",
         f"{RULES}05_end.sql",
         " AND EXISTS (\n      SELECT 1 FROM pool WHERE lane_open_since + make_interval(secs => k.lease_s) < c.at))) THEN",
         ")) THEN",
@@ -281,7 +281,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         12,
-        "an activation that was taken up again is ended as silent",
+        "a resumed activation is ended as silent",
         f"{RULES}05_end.sql",
         "\n      OR (SELECT w.heartbeat_at FROM workers w WHERE w.id = k.worker_id) > c.at - make_interval(secs => (p ->> 'silent_s')::float8)) THEN",
         ") THEN",
@@ -289,7 +289,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         12,
-        "a binding is tried on one worker after the other without end",
+        "a binding is tried on any number of workers",
         f"{RULES}05_end.sql",
         "  IF r.attempts + 1 < (c.rules ->> 'tries')::integer THEN",
         "  IF true THEN",
@@ -297,7 +297,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         3,
-        "a release that comes second ends a claim that has ended",
+        "a second release ends a claim that has ended",
         f"{RULES}01_calls.sql",
         " AND k.ended_why IS NULL FOR UPDATE OF w, k, r SKIP LOCKED);",
         " FOR UPDATE OF w, k, r SKIP LOCKED);",
@@ -313,7 +313,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         55,
-        "a renewal asks for no org",
+        "a renewal does not check the org",
         f"{RULES}05_end.sql",
         "JOIN claims k ON k.id = e ->> 0 AND coalesce(e ->> 1, k.org) = k.org\n",
         "JOIN claims k ON k.id = e ->> 0\n",
@@ -337,7 +337,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         7,
-        "an org's own parked worker is kept from it by others that wait",
+        "an org's own parked worker is withheld by waiters of other orgs",
         f"{RULES}06_acquire.sql",
         "NOT (contested AND warmpool_org_waits(",
         "NOT (contested OR warmpool_org_waits(",
@@ -345,7 +345,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         2,
-        "what a delivery that was rolled back had taken is not looked for again",
+        "a worker of a rolled-back delivery is not picked again",
         f"{RULES}06_acquire.sql",
         "      PERFORM pg_advisory_xact_lock(key);",
         "      NULL;",
@@ -361,7 +361,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         2,
-        "a request that stands twice in a batch is decided twice",
+        "a request that occurs twice in a batch is decided twice",
         f"{RULES}06_acquire.sql",
         "known <> 'refused' OR key = ANY (keys);",
         "known <> 'refused';",
@@ -393,7 +393,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         29,
-        "a paused pool hands out workers in a batch",
+        "a paused pool grants workers in a batch",
         f"{RULES}07_serve.sql",
         "    IF c.paused THEN",
         "    IF false THEN",

@@ -15,7 +15,7 @@ _WINDOWS = "tests/integration/test_windows.py"
 MUTANTS: tuple[Mutant, ...] = (
     broken(
         41,
-        "a worker has as long for each byte as for the whole answer",
+        "the timeout of an answer applies to each byte",
         "pool/drivers/boundedhttp.py",
         "        left_s = self._ends_at - self._clock.monotonic()\n",
         "        left_s = 0.5\n",
@@ -23,7 +23,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         41,
-        "an answer may be as large as it likes",
+        "an answer may have any size",
         "pool/drivers/boundedhttp.py",
         "body=response.read(MAX_BODY_BYTES))",
         "body=response.read())",
@@ -31,7 +31,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         41,
-        "bytes that are no body do not count",
+        "bytes of the header do not count",
         "pool/drivers/boundedhttp.py",
         "        self._left -= got\n",
         "",
@@ -39,7 +39,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         41,
-        "JSON may be nested without end",
+        "JSON may be nested to any depth",
         "pool/drivers/boundedhttp.py",
         "    if _depth(text) > MAX_DEPTH:",
         "    if _depth(text) < 0:",
@@ -55,7 +55,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         41,
-        "a name leads to a worker",
+        "host names are resolved",
         "pool/drivers/boundedhttp.py",
         'return str(ipaddress.ip_address(parts.hostname or "")), parts.port or 80',
         'return parts.hostname or "127.0.0.1", parts.port or 80',
@@ -72,7 +72,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         20,
-        "all workers of an org above its floor are looked at",
+        "all parked workers of an org above its floor are read",
         "pool/store/windows.py",
         "(found.c.place <= found.c.above)",
         "(found.c.above > 0)",
@@ -80,7 +80,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         58,
-        "what stays fills the window of every run",
+        "items that stay fill the window of every run",
         "pool/store/windows.py",
         "    begin = begins_at(int(now(tx).timestamp()), total)\n",
         "    begin = 0\n",
@@ -97,7 +97,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         58,
-        "what was left out comes first again",
+        "skipped items come first again",
         "pool/passes/running.py",
         'key=lambda thing: f"{before}{name(thing)}" in refused)',
         "key=lambda thing: name(thing) in refused)",
@@ -105,7 +105,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         58,
-        "a second look does not follow the first",
+        "a second observation does not follow the first",
         "pool/passes/sweep_orphans.py",
         "    rank = {1: 0, 0: 1}\n",
         "    rank = {1: 2, 0: 1}\n",
@@ -113,7 +113,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         58,
-        "slots that find no node keep stuck ones from being freed",
+        "unschedulable slots prevent stuck ones from being freed",
         "pool/passes/sweep_stuck.py",
         "        stuck = [i for i in old if i in kept_too_long or not ((pod := pods.get(i)) and pod.unschedulable)]\n",
         "        stuck = old if kept_too_long is not None else []\n",
@@ -121,7 +121,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         33,
-        "a time in the future is young",
+        "a time in the future counts as recent",
         "pool/store/sql.py",
         "~ahead(instant, min(float(seconds), AHEAD_S)))",
         "~ahead(instant, 1e6))",
@@ -130,7 +130,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         33,
-        "what was written before the clock stepped back stays as it is",
+        "times from before a step back are not repaired",
         "pool/passes/reap.py",
         "    _ahead_of_the_clock(run)\n",
         "",
@@ -162,7 +162,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         33,
-        "a suspicion from before the step never grows old",
+        "a suspicion from before the step never ages",
         "pool/store/suspects.py",
         "case((ahead(T.c.first_seen_at), now_sql()), else_=T.c.first_seen_at)",
         "case((ahead(T.c.first_seen_at), T.c.first_seen_at), else_=T.c.first_seen_at)",
@@ -170,7 +170,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         33,
-        "the age of an unacknowledged message is told by the host's clock",
+        "the age of an unacknowledged message is measured by the host's clock",
         "tasks/worker/transport.py",
         "    QoS = BrokerTimeQoS\n",
         "",
@@ -179,7 +179,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         22,
-        "a request remembers every place that ever waited for its answer",
+        "a request keeps every reply address",
         f"{RULES}06_acquire.sql",
         "\n            ORDER BY x.n DESC LIMIT 16) e;",
         ") e;",
@@ -187,7 +187,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         22,
-        "a wait that was decided is remembered to its end",
+        "a decided wait stays in memory until its end",
         "tasks/lane/waits.py",
         "            self._forget_decided()\n",
         "            pass\n",

@@ -23,7 +23,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         51,
-        "a worker that was marked to leave went because it was released",
+        "a leaving worker is explained by its release",
         f"{RULES}05_end.sql",
         "    reason := h.leaving_reason;\n",
         "",
@@ -31,7 +31,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         35,
-        "a move is not written down",
+        "a move is not journalled",
         SCHEMA_SQL,
         "  IF NEW.state <> OLD.state OR NEW.epoch <> OLD.epoch OR",
         "  IF NEW.epoch <> OLD.epoch OR",
@@ -39,7 +39,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         35,
-        "a slot is not written down",
+        "a slot is not journalled",
         SCHEMA_SQL,
         "VALUES ((SELECT clock_timestamp() + make_interval(secs => shift_s) FROM clock), NEW.id, NULL, NEW.state, NEW.epoch, NEW.org, NEW.claim_id, NEW.moved_by, NEW.moved_reason, NEW.moved_detail);",
         "SELECT now(), NEW.id, NULL, NEW.state, NEW.epoch, NEW.org, NEW.claim_id, NEW.moved_by, NEW.moved_reason, NEW.moved_detail WHERE false;",
@@ -47,7 +47,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         36,
-        "a run that failed is a success",
+        "a failed run counts as a success",
         "pool/passes/running.py",
         "                passes.failed(tx, run.name, outcome=outcome, detail=str(exc)[:500])\n",
         "                passes.succeeded(tx, run.name, detail=outcome, actions=0, duration_s=0.0)\n",
@@ -55,7 +55,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         36,
-        "a pass is not called dark before an hour is over",
+        "a pass is dark only after an hour",
         "pool/ops/reporting/status.py",
         "silent_s > 3 * PERIODS_S[name]",
         "silent_s > 3600",
@@ -95,7 +95,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         38,
-        "an org may be anything",
+        "any value is accepted as org",
         "pool/core/contract.py",
         "    if not isinstance(value, str) or not ORG_NAME.fullmatch(value):\n",
         "    if value is None:\n",
@@ -103,7 +103,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         38,
-        "any number will do",
+        "any number is accepted",
         "pool/core/contract.py",
         "    if not least <= value <= most:\n",
         "    if value != value:\n",
@@ -111,7 +111,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         38,
-        "an argument that nobody knows is passed over",
+        "an unknown argument is ignored",
         "pool/core/contract.py",
         "            raise InvalidInput(str(name)[:80], f\"is not an argument; the arguments are {', '.join(names)}\")\n",
         "            continue\n",
@@ -119,7 +119,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         38,
-        "one message of a wrong shape ends its consumer",
+        "one malformed message ends its consumer",
         "tasks/worker/consumer.py",
         "            except Exception as exc:  # noqa: BLE001 - whatever is wrong with it, it is one message",
         "            except ZeroDivisionError as exc:",
@@ -127,7 +127,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         38,
-        "the store takes the URL of any database",
+        "the store accepts the URL of any database",
         "pool/store/engine.py",
         '    if parsed.get_backend_name() not in {"postgresql", "postgres"}:\n',
         "    if not parsed.get_backend_name():\n",
@@ -135,7 +135,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         38,
-        "the configuration takes the URL of another database",
+        "the configuration accepts the URL of another database",
         "pool/config/rules.py",
         '_DATABASE_SCHEMES = ("postgresql", ',
         '_DATABASE_SCHEMES = ("sqlite", "postgresql", ',
@@ -159,7 +159,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         49,
-        "a version that fails stays half applied",
+        "a failed migration stays half applied",
         "pool/store/migrations/__init__.py",
         "    with translated(), store.engine.begin() as tx:\n",
         '    with translated(), store.engine.execution_options(isolation_level="AUTOCOMMIT").begin() as tx:\n',

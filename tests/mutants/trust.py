@@ -18,7 +18,7 @@ _SUPERVISOR = "tests/integration/test_supervisor.py"
 MUTANTS: tuple[Mutant, ...] = (
     broken(
         52,
-        "a cookie is believed whatever its signature",
+        "a cookie with any signature is accepted",
         "pool/ops/board/gate.py",
         'if not self.has_password or not _same(signature, self._signed("session", payload)):',
         "if not self.has_password or not signature:",
@@ -26,7 +26,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         52,
-        "a form is taken from wherever it comes",
+        "a form from any origin is accepted",
         "pool/ops/board/gate.py",
         "        return _same(token, self.form_token(session))",
         "        return True",
@@ -34,7 +34,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         54,
-        "Flower shows what callers send as it is",
+        "Flower shows arguments of callers unredacted",
         "tasks/flower/display.py",
         '    return _SECRET.sub(r"\\1\\2***\\2", text)',
         "    return text",
@@ -42,7 +42,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         55,
-        "any signature will do",
+        "any signature is accepted",
         "pool/core/signing.py",
         "    if not right:\n        return SignatureProblem.MISMATCH\n",
         "",
@@ -50,7 +50,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         55,
-        "arguments may be changed on their way",
+        "arguments may be changed after signing",
         "pool/core/signing.py",
         "        *(asked.address, list(asked.args), dict(asked.kwargs)),\n",
         "        asked.address,\n",
@@ -58,7 +58,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         55,
-        "an answer may be sent to somebody else",
+        "the reply address may be changed after signing",
         "pool/core/signing.py",
         "        *(asked.address, list(asked.args), dict(asked.kwargs)),\n",
         "        *(list(asked.args), dict(asked.kwargs)),\n",
@@ -66,7 +66,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         55,
-        "a signature never ends",
+        "a signature never expires",
         "pool/core/signing.py",
         "    if proof.expires_s <= now_s:",
         "    if proof.expires_s <= 0:",
@@ -74,7 +74,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         55,
-        "a signature lasts as long as its signer likes",
+        "a signature may have any lifetime",
         "pool/core/signing.py",
         "    return SignatureProblem.AHEAD if proof.expires_s > now_s + limit_s else None",
         "    return None",
@@ -82,7 +82,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         55,
-        "what was served before is served again",
+        "a replay is served",
         "tasks/lane/authenticator.py",
         "            if nonce is None or nonce.key not in known:\n",
         "            if nonce is None or nonce.key:\n",
@@ -90,7 +90,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         55,
-        "whoever has a key may ask for anybody",
+        "a key of one org is accepted for another",
         "tasks/lane/arguments.py",
         '    if given.get("org") not in (None, org):\n        raise ForeignOrg(org)\n    return given | {"org": org}\n',
         '    return {"org": org} | given\n',
@@ -98,7 +98,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         55,
-        "a release asks for no org",
+        "a release does not check the org",
         f"{RULES}07_serve.sql",
         "WHERE k.id = each ->> 0 AND k.org = coalesce(each ->> 1, k.org);",
         "WHERE k.id = each ->> 0;",
@@ -123,7 +123,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         56,
-        "a producer may delete and jump its queue",
+        "a producer may delete from its queue and push to its front",
         "charts/warmpool/files/users.acl",
         "+lpush +get +mget %W~acquire",
         "+lpush +rpush +expire +get +mget %W~acquire",
@@ -155,7 +155,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         56,
-        "an answer goes to whatever address is named",
+        "an answer is written to any reply address",
         "tasks/lane/authenticator.py",
         "if trouble is None and self._at_home_only and not signing.is_answered_at_home(proof, asked):",
         "if trouble is None and not asked.task:",
@@ -163,7 +163,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         57,
-        "a worker of a key that is not here is given a token all the same",
+        "a token is created for a worker of an unknown key",
         "pool/core/keys.py",
         "if _mark(key) == marked[1]), None)",
         "if _mark(key) == marked[1]), self.current)",
@@ -171,7 +171,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         57,
-        "the key before is forgotten at once",
+        "the previous key is not accepted",
         "pool/core/keys.py",
         "for key in (self.current, self.previous, self.next) if key is not None)",
         "for key in (self.current, self.next) if key is not None)",
@@ -179,7 +179,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         58,
-        "one thing that is refused ends the run",
+        "one refused item ends the run",
         "pool/passes/running.py",
         "        except (Forbidden, Interrupted):\n",
         "        except (Refused, Interrupted):\n",
@@ -187,7 +187,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         58,
-        "a right that is missing is a matter of one pod",
+        "a missing permission is treated as one bad pod",
         "pool/passes/running.py",
         "        except (Forbidden, Interrupted):\n            raise\n",
         "        except Interrupted:\n            raise\n",
@@ -195,7 +195,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         38,
-        "a short master key will do",
+        "a short master key is accepted",
         "pool/config/rules.py",
         "LEAST_KEY_CHARS = 32\n",
         "LEAST_KEY_CHARS = 8\n",
@@ -203,7 +203,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         59,
-        "the data directory stays as open as it was",
+        "the mode of the data directory is not changed",
         "pool/ops/up/datadir.py",
         "        make_private(self.root)\n",
         "",
@@ -211,7 +211,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         59,
-        "what is made after the start has the modes of the caller",
+        "files created after the start have the caller's umask",
         "pool/ops/up/supervisor.py",
         "os.umask(PRIVATE_UMASK)",
         "os.umask(0o022)",
@@ -219,7 +219,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         59,
-        "a directory of all users is taken from them",
+        "a directory writable by all users is accepted",
         "pool/ops/up/privacy.py",
         "    if root.stat().st_mode & stat.S_ISVTX:",
         "    if not root:",
@@ -227,7 +227,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         59,
-        "a key file that others can read stays so",
+        "a key file that others can read is not made private",
         "pool/config/effective.py",
         "        _make_private(path)\n",
         "",
@@ -259,7 +259,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         61,
-        "workers may take the control plane's place",
+        "workers may preempt the control plane",
         "charts/warmpool/templates/_pod.tpl",
         'default (include "warmpool.controlPriorityClass" $root) $own.priorityClassName',
         "$own.priorityClassName",
@@ -275,7 +275,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         61,
-        "a class that is above workers may be below them",
+        "a priority class for the control plane may be below workers",
         "charts/warmpool/templates/check-values.yaml",
         "(le (int64 .controlPlane.value) (int64 .worker.value))",
         "(lt (int64 .controlPlane.value) (int64 -10))",

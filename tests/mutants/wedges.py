@@ -19,7 +19,7 @@ from tests.mutants.mutant import (
 MUTANTS: tuple[Mutant, ...] = (
     broken(
         24,
-        "a run that has lost its lock goes on",
+        "a run that has lost its lock continues",
         "pool/passes/running.py",
         "        if not self.still_ours():\n",
         "        if not self.name:\n",
@@ -27,7 +27,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         24,
-        "whoever ends frees the lock, whosever it is",
+        "a run that ends deletes the lock of any run",
         "pool/broker/locks.py",
         "_RELEASE = \"if redis.call('get', KEYS[1]) == ARGV[1] then",
         '_RELEASE = "if true then',
@@ -35,7 +35,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         24,
-        "a lock outlives its dead holder by minutes",
+        "the lock of a dead holder stays for minutes",
         "pool/core/periods.py",
         "    return min(15.0, 1.5 * PERIODS_S[name])",
         "    return 300.0",
@@ -43,7 +43,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         24,
-        "a lock is given to everybody",
+        "a held lock is granted again",
         "pool/broker/locks.py",
         "        if answer == _HELD_ELSEWHERE:\n            return False\n",
         "",
@@ -51,7 +51,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         25,
-        "what is on its way does not count",
+        "workers that are being created do not count",
         "pool/core/planning.py",
         "supply.misses - supply.warm - supply.spawning)",
         "supply.misses - supply.warm)",
@@ -68,7 +68,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         25,
-        "reconciles that overlap do not know of each other",
+        "overlapping reconciles do not wait for each other",
         "pool/passes/reconcile_warm.py",
         "        lock_reconcile(tx, name)\n",
         "",
@@ -84,7 +84,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         26,
-        "no cap is a cap of none",
+        "no cap counts as a cap of zero",
         "pool/core/planning.py",
         "return min(target, max_workers) if max_workers else target",
         "return min(target, max_workers)",
@@ -117,7 +117,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         27,
-        "pods are made one after the other",
+        "pods are created one after the other",
         "tasks/__main__.py",
         "concurrency=app.threads",
         "concurrency=1",
@@ -125,7 +125,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         27,
-        "pods are made as many at once as are wanted",
+        "any number of pods is created in parallel",
         "tasks/__main__.py",
         "concurrency=app.threads",
         "concurrency=40",
@@ -133,7 +133,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         28,
-        "a spawn may be given up before its pod could be ready",
+        "a spawn may end before its pod could be ready",
         "pool/core/settings.py",
         "(p.spawn_budget_s >= p.pod_ready_limit_s,",
         "(True,",
@@ -141,7 +141,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         28,
-        "a slot may be stuck before its budget is over",
+        "a slot may count as stuck within its budget",
         "pool/core/settings.py",
         "(p.stuck_cutoff_s > p.spawn_budget_s,",
         "(True,",
@@ -165,7 +165,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         29,
-        "an org's cap holds nobody",
+        "an org's cap has no effect",
         f"{RULES}04_hand_over.sql",
         "CASE WHEN (o).cap > 0 THEN (o).cap - (o).in_use ELSE 1000000 END",
         "1000000",
@@ -174,7 +174,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         29,
-        "at its cap an org is told that nothing is warm",
+        "at its cap an org is refused with no_warm_worker",
         f"{RULES}06_acquire.sql",
         "(o.cap > 0 AND o.in_use >= o.cap, 'org_cap',",
         "(false, 'org_cap',",
@@ -182,7 +182,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         29,
-        "a waiter whose org is at its cap stands before the others",
+        "a waiter whose org is at its cap blocks the others",
         "pool/store/requests.py",
         "waits, R.c.deadline_at > now(), below_cap)\n",
         "waits, R.c.deadline_at > now())\n",
@@ -191,7 +191,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         30,
-        "who gave up is served",
+        "a cancelled waiter is served",
         "pool/store/requests.py",
         "waits, R.c.deadline_at > now(), below_cap)\n",
         "waits, below_cap)\n",
@@ -200,7 +200,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         30,
-        "a release serves nobody; the next pass will",
+        "a release serves no waiter; the next pass does",
         f"{RULES}07_serve.sql",
         "    matched := warmpool_match(c, shape, 200);",
         "    matched := warmpool_match(c, shape, 0);",
@@ -216,7 +216,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         30,
-        "nobody is told that his time is over",
+        "a waiter past its deadline is not answered",
         "pool/passes/reap.py",
         "    _overdue_waiters(run)\n",
         "",
@@ -224,7 +224,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         30,
-        "who sits down to wait takes no lock",
+        "a new waiter takes no lock",
         f"{RULES}07_serve.sql",
         "warmpool_lock_profile(shape, by_itself OR shape = ANY (alone));",
         "warmpool_lock_profile(shape, false);",
@@ -232,7 +232,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         31,
-        "failures cost nothing, however many",
+        "failed spawns never open the breaker",
         "pool/store/breakers.py",
         "FREE_FAILURES = 2",
         "FREE_FAILURES = 1000",
@@ -240,7 +240,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         31,
-        "slots are made though the breaker is open",
+        "slots are created although the breaker is open",
         "pool/passes/reconcile_warm.py",
         "    if breakers.is_open(tx, name):\n        return 0\n",
         "",
@@ -248,7 +248,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         31,
-        "a worker that comes through clears nothing",
+        "a worker that becomes ready does not close the breaker",
         "pool/lifecycle/observing.py",
         '        if found["has_failed"]:\n',
         "        if False:\n",
@@ -256,7 +256,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         32,
-        "an acquire looks at the cluster first",
+        "an acquire reads the cluster first",
         "pool/lifecycle/claiming.py",
         '    return cast("Answer", patiently(deps, Asking(asked=asked, reply=reply)))',
         '    deps.driver.list()\n    return cast("Answer", patiently(deps, Asking(asked=asked, reply=reply)))',
@@ -264,7 +264,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         33,
-        "a tick is run, however long it lay there",
+        "an old tick is run",
         "tasks/worker/ticks.py",
         "    if age_s <= tick_expires_s(name):",
         "    if age_s <= 10 * 60 * tick_expires_s(name):",
@@ -272,7 +272,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         33,
-        "the age of a tick is told by the clock of whoever sends or takes it",
+        "the age of a tick is measured by the clock of its sender or receiver",
         "tasks/worker/ticks.py",
         "    seconds, microseconds = backend.client.time()\n    return float(seconds) + float(microseconds) / 1e6",
         "    import time\n\n    return time.time()",
@@ -288,7 +288,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         34,
-        "a process that is told to end does not tell its threads",
+        "a stopping process does not stop its threads",
         "tasks/worker/start.py",
         "signal=sig, how=str(how), exit_code=exitcode)\n    app.stopping.set()\n",
         "signal=sig, how=str(how), exit_code=exitcode)\n",
@@ -296,7 +296,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         34,
-        "what a process has in hand when it ends is dropped",
+        "messages of a stopping process are dropped",
         "tasks/lane/slowpath.py",
         "            if self._stopping.is_set():\n                self._posting.hand_back([taken])\n                return",
         "            if self._stopping.is_set():\n                return",
@@ -305,7 +305,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         34,
-        "a run goes on though its process is stopping",
+        "a run continues although its process is stopping",
         "pool/passes/running.py",
         "still_ours=lambda: lease.held() and not stopping())",
         "still_ours=lease.held)",
@@ -313,7 +313,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         39,
-        "at the pool's cap nobody gives way",
+        "at the pool's cap no worker is drained for a waiter",
         "pool/passes/reconcile_warm.py",
         "            _make_room(run, tx, after, short)\n",
         "            pass\n",
@@ -321,7 +321,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         39,
-        "a burst stays for ever",
+        "surplus workers stay forever",
         "pool/passes/reap.py",
         "    _idle_surplus(run)\n",
         "",
@@ -329,7 +329,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         39,
-        "an org's floor gives way, too",
+        "workers kept by a floor are drained for a waiter",
         (
             Edit(
                 file="pool/passes/reconcile_warm.py",

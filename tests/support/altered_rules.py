@@ -13,7 +13,7 @@ def altered(store: Store, parts: Mapping[str, str]) -> Iterator[None]:
     """Replace texts of the rules while the block runs, at every occurrence."""
     functions = [f for f in rules.functions() if "CREATE FUNCTION" in f]
     for part in parts:
-        assert any(part in function for function in functions), f"no rule says: {part}"
+        assert any(part in function for function in functions), f"no rule contains: {part}"
     touched = [function for function in functions if any(part in function for part in parts)]
     try:
         _replace(store, [_with(function, parts) for function in touched])

@@ -44,7 +44,7 @@ class KeptLocks:
         return _Taking(self, name)
 
     def holder(self, name: str) -> str | None:
-        return "somebody" if name in self.held else None
+        return "holder" if name in self.held else None
 
     def expire(self) -> None:
         self.held.clear()
@@ -81,7 +81,7 @@ class WillingWorkers:
     def activate(self, url: str, body: Any, headers: Mapping[str, str], timeout_s: float) -> None:
         if self.refusals:
             self.refusals -= 1
-            raise Refused("no", detail="the worker can not take this configuration")
+            raise Refused("no", detail="the worker cannot take this configuration")
         self.activated.append(url)
 
     def healthy(self, url: str, timeout_s: float) -> bool:
@@ -247,7 +247,7 @@ class WorkerLife:
             if pod is None or pod.uid != w.pod_uid or not (pod.usable or (told and pod.leaving)):
                 found.append(f"{w.id} is {w.state} and its pod is {pod}")
             elif (w.state in BOUND and not pod.says(stamping.wanted(w))) or stamping.is_due(w, pod):
-                found.append(f"the pod of {w.id} does not say what its row says")
+                found.append(f"the pod of {w.id} differs from its row")
         with self.world.store.read() as tx:
             found += [f"{w.id} is parked past its time" for w in workers.parked_past_end(tx, limit=9)]
         for name, profile in self.world.deps.settings.profiles.items():

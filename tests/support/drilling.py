@@ -123,7 +123,7 @@ class Drill:
         except AssertionError:
             missing = [place for place, s in after.items() if s == PATIENCE_S]
             raise AssertionError(
-                f"{drill}: not seen in {missing} after {PATIENCE_S:.0f} s; the board says {self._told()!r}, "
+                f"{drill}: not seen in {missing} after {PATIENCE_S:.0f} s; the board shows {self._told()!r}, "
                 f"status {self.worries()}, firing {self.prometheus.firing()}"
             ) from None
         finally:

@@ -88,7 +88,7 @@ class Plan:
         if self.dead:
             raise Crash
         if name not in CASES:
-            raise AssertionError(f"nobody has said how {name} can fail: add it to CASES")
+            raise AssertionError(f"CASES does not say how {name} can fail")
         self.calls.append(name)
         fault = self.faults.get(len(self.calls) - 1)
         if fault is Fault.CRASH_BEFORE:

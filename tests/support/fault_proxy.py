@@ -1,7 +1,8 @@
-"""A proxy before an API server that can be told to fail: to answer 429 or 500, to lose a reply, to be away, to hang.
+"""A proxy in front of an API server that fails on demand: it answers 429 or 500, loses a reply, is
+unreachable, or hangs.
 
 with FaultProxy(cluster.access) as proxy:
-    proxy.fault = lambda method, path: ProxyFault(status=429, retry_after="1") if method == "POST" else None
+    proxy.fault = lambda method, path: ProxyFault(status=429) if method == "POST" else None
     with proxy.away(): ...
 """
 

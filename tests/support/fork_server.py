@@ -1,11 +1,13 @@
-"""Starts `warmpool` commands for tests by forking: a process that has imported the libraries forks a child per command.
+"""Start `warmpool` commands for tests by forking: a process that has imported the libraries forks a
+child per command.
 
     python -m tests.support.fork_server FD
 
-FD is one end of a Unix socket. A request is a JSON object (`words`, `env`, `cwd`) with three file descriptors: standard output and
-error of the child, and a pipe to which the server writes the child's process id and later its wait status. The server ends when the
-other end of the socket is closed. A child runs what `python -m pool.ops.cli WORDS` runs; where that would execute `python -m tasks`, the
-child goes on with that module instead.
+FD is one end of a Unix socket. A request is a JSON object (`words`, `env`, `cwd`) with three file
+descriptors: standard output and error of the child, and a pipe to which the server writes the
+child's process id and later its wait status. The server ends when the other end of the socket is
+closed. A child runs what `python -m pool.ops.cli WORDS` runs; where that would execute
+`python -m tasks`, the child continues with that module instead.
 """
 
 from __future__ import annotations

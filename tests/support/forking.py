@@ -1,7 +1,9 @@
-"""Processes of a deployment, started by the fork server of this test process (`tests.support.fork_server`).
+"""Processes of a deployment, started by the fork server of this test process
+(`tests.support.fork_server`).
 
-To start Python and import the libraries takes a second of CPU time; a fork takes a few milliseconds. An environment that changes
-how Python itself starts (a clock that is wrong, threads that can be killed) needs a new interpreter and gets one.
+Starting Python and importing the libraries takes a second of CPU time; a fork takes a few
+milliseconds. An environment that changes how Python itself starts (a wrong clock, threads that can
+be killed) needs a new interpreter and gets one.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
-"""A kubelet without containers: each pod that is bound to its node runs as a real process on this machine.
+"""A kubelet without containers: each pod that is bound to its node runs as a real process on this
+machine.
 
     with HollowKubelet(cluster) as kubelet:
-        ...                                   pods become ready, answer at podIP:containerPort, and end when told to
+        ...   # pods become ready, answer at podIP:containerPort, and end on deletion
         kubelet.signal(namespace, "w-one", signal.SIGKILL)
 
-Each pod has an address of its own in 127.0.0.0/8, so many listen on one port (Linux only). A pod without a command runs the
-reference worker. It keeps what a kubelet keeps: status by the probe, a missing Secret holds a start, SIGTERM and the grace, the exit
-code, a container that outlives the API server. Without a scheduler it also binds pods, unless its node is cordoned.
+Each pod has its own address in 127.0.0.0/8, so that all can use one port (Linux only). A pod
+without a command runs the reference worker. It behaves like a kubelet: status by the probe, a
+missing Secret delays the start, SIGTERM and the grace period, the exit code, containers that
+outlive the API server. Without a scheduler it also binds pods, unless its node is cordoned.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ LEASE_S = 40
 class Binding(Enum):
     """What assigns pods to nodes."""
 
-    OURS = "the kubelet binds what nobody has bound"
+    OURS = "the kubelet binds unbound pods"
     SCHEDULER = "a scheduler does"
 
 

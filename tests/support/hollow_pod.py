@@ -282,6 +282,4 @@ def _free_address(port: int) -> str:
             except OSError:
                 continue
             return address
-    raise RuntimeError(
-        f"no address of the loopback has port {port} free: does somebody listen on all of them?"
-    )
+    raise RuntimeError(f"no address of the loopback has port {port} free: are all of them in use?")

@@ -1,7 +1,8 @@
-"""A seeded attacker: raw messages of every kind that a producer can push to Redis, half-right ones above all.
+"""A seeded attacker: raw messages of every kind that a producer can push to Redis, most of them almost
+valid.
 
-On a pool with signed requests the attacker is a tenant with a key of its own. Each message says which request it may write, if any: whatever
-else of the attacker's is found in the table later was let in by mistake.
+On a pool with signed requests the attacker is a tenant with its own key. Each message names the
+request that it may write, if any: any other row of the attacker was accepted by mistake.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""A Celery message in parts, each of which an attacker may replace, and its bytes as a producer would push them to Redis.
+"""A Celery message in parts, each of which an attacker may replace, and its bytes as a producer would
+push them to Redis.
 
-Values that Python's encoder would not write (5,000 digits, 100,000 levels, NaN) are spliced in as text, also under the attacker's own signature.
+Values that Python's encoder does not write (5,000 digits, 100,000 levels, NaN) are inserted as
+text, also with the attacker's own signature.
 """
 
 from __future__ import annotations

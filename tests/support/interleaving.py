@@ -55,13 +55,13 @@ class Actor:
         """Wait for permission. Called in the actor's own thread before each step."""
         self.stopped.set()
         if not self._go.acquire(timeout=60):
-            raise TimeoutError("nobody told the verb to go on")
+            raise TimeoutError("the verb was never resumed")
 
     def _run(self) -> None:
         try:
             self.pause()
             self.result = self._verb(self._deps)
-        except BaseException as exc:  # noqa: BLE001 - whoever runs the actors asks for it
+        except BaseException as exc:  # noqa: BLE001 - the runner of the actors reads it
             self.error = exc
         self.done = True
         self.stopped.set()

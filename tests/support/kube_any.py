@@ -61,7 +61,7 @@ class Cluster:
             ["kubectl", "config", "view", "--raw", "--minify", "--flatten", "-o", "json"], capture_output=True
         )
         if shown.returncode:
-            raise Missing(f"KUBECONFIG can not be read: {shown.stderr.decode()[-300:]}")
+            raise Missing(f"KUBECONFIG cannot be read: {shown.stderr.decode()[-300:]}")
         view = json.loads(shown.stdout)
         return cls(_access(view), Path(tempfile.mkdtemp(prefix="wp-kube-")))
 

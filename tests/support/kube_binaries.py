@@ -1,9 +1,10 @@
-"""The servers of a Kubernetes control plane: found in KUBEBUILDER_ASSETS or in the cache, else built once from Go modules.
+"""The servers of a Kubernetes control plane: found in KUBEBUILDER_ASSETS or in the cache, else built
+once from Go modules.
 
-    python -m tests.support.kube_binaries     finds or builds them, with a progress line, and prints where they are
+    python -m tests.support.kube_binaries   # finds or builds them, and prints their directory
 
-All of a cluster's servers come from one place, so that their versions fit. Two builds at once end with one result: the
-second waits for the first.
+All servers of a cluster come from one directory, so that their versions match. Of two concurrent
+builds the second waits for the first.
 """
 
 from __future__ import annotations
@@ -92,7 +93,9 @@ def _compile(program: Path, say: Say) -> None:
         ["go", "list", "-deps", "."], cwd=SOURCES, env=env, capture_output=True, text=True
     )
     if listed.returncode:
-        raise Missing(f"the Go modules of the Kubernetes servers can not be had: {listed.stderr[-600:]}")
+        raise Missing(
+            f"the Go modules of the Kubernetes servers cannot be downloaded: {listed.stderr[-600:]}"
+        )
     command = [
         "go",
         "build",

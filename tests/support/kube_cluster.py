@@ -1,4 +1,4 @@
-"""A real Kubernetes cluster of our own for tests, on free loopback ports.
+"""A real Kubernetes cluster for tests, on free loopback ports.
 
     with KubeCluster(ClusterPart.CONTROLLERS, ClusterPart.SCHEDULER) as cluster:
         namespace = cluster.namespace("pool")
@@ -7,8 +7,8 @@
         ...
         writes = [r for r in cluster.requests(marker) if r.user == user.name and r.is_write]
 
-It has etcd and a kube-apiserver with RBAC and an audit log, and those of the other parts that are named. It ends with the
-process that started it, and leaves nothing behind.
+It has etcd, a kube-apiserver with RBAC and an audit log, and the other components that are named.
+It ends with the process that started it, and leaves nothing behind.
 """
 
 from __future__ import annotations

@@ -365,20 +365,20 @@ _pair("renew / release", held)(lambda life: (renew(_claim(life)), release(_claim
 _pair("release / release", held)(lambda life: (release(_claim(life)), release(_claim(life), "tainted")))
 _pair("release / its pod is gone", held)(lambda life: (release(_claim(life)), lose(_only(life, State.HOT))))
 _pair("release / claim of the same org", held)(lambda life: (release(_claim(life)), acquire("acme")))
-_pair("release / somebody sits down to wait", held)(
+_pair("release / a request begins to wait", held)(
     lambda life: (release(_claim(life)), acquire("acme", wait_s=3600))
 )
-_pair("tainted release / somebody waits", waiting)(lambda life: (release(_claim(life), "tainted"), refill))
+_pair("tainted release / a request waits", waiting)(lambda life: (release(_claim(life), "tainted"), refill))
 _pair("release / a waiter gives up", waiting_for_own)(
     lambda life: (release(_claim(life)), cancel("acme", "r1"))
 )
-_pair("release / a newcomer while somebody waits", waiting_for_own)(
+_pair("release / a new request while another waits", waiting_for_own)(
     lambda life: (release(_claim(life)), acquire("acme", "r2"))
 )
 _pair("park / a floor is set", held, mended=part(reap, "_count_uncounted"))(
     lambda life: (release(_claim(life)), set_org("acme", hot_idle_floor=1))
 )
-_pair("ready / somebody sits down to wait", almost_ready)(
+_pair("ready / a request begins to wait", almost_ready)(
     lambda life: (seen(life, _only(life, State.SPAWNING).id), acquire("acme", wait_s=3600))
 )
 _pair("ready / sweep of stuck slots", stuck_slot)(

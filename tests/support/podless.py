@@ -292,7 +292,7 @@ class PodlessDriver:
     def _called(self, verb: str, name: str) -> None:
         self.calls.append((verb, name))
         if self.down:
-            raise Transient("the cluster can not be reached")
+            raise Transient("the cluster cannot be reached")
         if verb in self.forbidden:
             raise Forbidden("forbidden", detail=f"may not {verb} pods: User cannot {verb} resource")
         if (verb, name) in self.denied:

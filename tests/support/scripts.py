@@ -173,7 +173,7 @@ def _(life: WorkerLife) -> None:
     life.settle()
 
 
-@_script("release, somebody waits", waited_for)
+@_script("release, a request waits", waited_for)
 def _(life: WorkerLife) -> None:
     life.release(_mine(life), "tainted")
     life.settle()
@@ -247,7 +247,7 @@ def _capped(life: WorkerLife) -> None:
     life.ask("acme", task_id="waiter", wait_s=20, lease_s=LEASE_S)
 
 
-@_script("org cap raised while somebody waits", _capped)
+@_script("org cap raised while a request waits", _capped)
 def _(life: WorkerLife) -> None:
     _set_cap(life, 2)
     life.world.run_pass("reconcile_warm")
@@ -311,7 +311,7 @@ def _(life: WorkerLife) -> None:
     life.settle()
 
 
-@_script("a pod is told to go under its holder", held)
+@_script("a pod terminates under its holder", held)
 def _(life: WorkerLife) -> None:
     granted = life.holders[_mine(life)]
     life.world.driver.change(granted.worker_id, leaving="its node is drained")

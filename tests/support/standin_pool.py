@@ -1,7 +1,9 @@
-"""A stand-in for the server: the four tasks of the contract in a stock Celery app, their answers on the reply list.
+"""A stand-in for the server: the four tasks of the contract in a stock Celery app, with answers on the
+reply list.
 
-It keeps its claims in Redis, where a test can look at them and break things. Run by a real Celery worker process:
-`python -m celery -A tests.support.standin_pool worker --pool threads -Q acquire`, with STANDIN_URL set.
+It keeps its claims in Redis, where a test can read and damage them. Run by a real Celery worker
+process: `python -m celery -A tests.support.standin_pool worker --pool threads -Q acquire`, with
+STANDIN_URL set.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def test_two_answers_to_one_request_are_found() -> None:
 
 def test_an_answer_that_differs_from_the_table_is_found() -> None:
     other = {("acme", "r-1"): replace(REQUEST, claim="c-9")}
-    assert any("the table says" in s for s in checker.violations(a_history(requests=other)))
+    assert any("the table has" in s for s in checker.violations(a_history(requests=other)))
 
 
 def test_undecided_requests_and_unended_claims_are_found() -> None:
