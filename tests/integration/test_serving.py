@@ -398,7 +398,9 @@ def test_a_call_writes_the_same_rows_alone_in_a_batch_and_on_the_slow_path(
 
     def beside_others(world: World, call: Call) -> None:
         nothing = Release(claim_id=ClaimId("c-never"), condition=Condition.CLEAN)
-        serve(world, cancelling("unknown", "x"), asking("unknown", "x"), call, nothing, asking("unknown", "y"))
+        serve(
+            world, cancelling("unknown", "x"), asking("unknown", "x"), call, nothing, asking("unknown", "y")
+        )
 
     alone = written(serve)
     together = written(beside_others)

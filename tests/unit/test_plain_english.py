@@ -28,14 +28,21 @@ DONE = (
     "examples",
     "docker-compose.yml",
     "Dockerfile",
-    "docs/metrics.md",
+    "docs",
+    "tests",
+    "bench",
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "Makefile",
+    ".ci/run",
 )
 # Each pattern with the words to use instead.
 BANNED = {
     r"whoever|somebody|someone else|nobody|anybody": "the caller, the holder, another process, no worker",
     r"he|his|him|she|her": "it, its",
     r"told|tells": "reported, notified, returns",
-    r"says": "reports, returns, contains",
+    r"(?<!\.)says": "reports, returns, contains",
     r"(?:is|are) (?:known|asked|meant|well)": "exists, is queried, matches, is healthy",
     r"for so long|so long|so often|so many": "N seconds, every N seconds, up to N",
     r"can not": "cannot",
@@ -44,11 +51,15 @@ BANNED = {
     r"at hand": "free, available",
     r"in a row": "consecutive",
     r"on (?:its|their) way": "being started",
-    r"deeds?|letters? (?:to|from)|desk": "audit entry, message, authenticator",
+    r"(?<!INTO )deeds?(?!\.\w)|letters? (?:to|from)|desk": "audit entry, message, authenticator",
     r"made (?:under|anew)|honoured": "created, generated, accepted",
 }
 _BANNED = {re.compile(rf"\b(?:{words})\b", re.IGNORECASE): instead for words, instead in BANNED.items()}
 _TEXT_SUFFIXES = {".json", ".md", ".tpl", ".toml", ".txt", ".yaml", ".yml", ""}
+# This file lists the banned words. Recorded figures are data.
+_NOT_CHECKED = {Path(__file__), ROOT / "docs/performance.json"}
+# Names in code: a code span of Markdown, a string that is one identifier.
+_CODE_SPAN = re.compile(r"`[^`\n]*`")
 
 
 def files() -> list[Path]:
@@ -57,7 +68,7 @@ def files() -> list[Path]:
         path = ROOT / done
         inside = sorted(path.rglob("*")) if path.is_dir() else [path]
         found += [p for p in inside if p.suffix == ".py" or (p.is_file() and p.suffix in _TEXT_SUFFIXES)]
-    return found
+    return [p for p in found if p not in _NOT_CHECKED]
 
 
 def texts(path: Path, source: str) -> Iterator[tuple[int, str]]:
@@ -65,13 +76,14 @@ def texts(path: Path, source: str) -> Iterator[tuple[int, str]]:
     files.
     """
     if path.suffix != ".py":
+        source = _CODE_SPAN.sub("", source) if path.suffix == ".md" else source
         yield from enumerate(source.splitlines(), 1)
         return
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and not node.value.isidentifier():
             yield from enumerate(node.value.splitlines(), node.lineno)
 
 
@@ -112,6 +124,8 @@ def test_a_banned_word_is_found_in_every_kind_of_text(name: str, source: str) ->
 
 def test_names_in_code_are_no_text() -> None:
     assert findings(Path("a.py"), "def told(he: int) -> int:\n    return he\n") == []
+    assert findings(Path("a.py"), 'table = "deeds"\n') == []
+    assert findings(Path("a.md"), "The table is `deeds`.\n") == []
 
 
 UNITS = {
