@@ -171,7 +171,8 @@ def contradictions(entries: Sequence[Entry], holds: Sequence[RaceHold]) -> list[
     """Return contradictions between the clients' logs, or with the journal."""
     told = [
         history.ClaimHold(
-            claim=h.claim_id, worker=h.worker_id, epoch=h.epoch, org=h.org, request="", begun=h.begun, ended=h.ended
+            claim=h.claim_id, worker=h.worker_id, epoch=h.epoch, org=h.org, request="", begun=h.begun,
+            ended=h.ended
         )
         for h in holds
     ]  # fmt: skip

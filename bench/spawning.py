@@ -136,6 +136,7 @@ def _rate(name: str, measured: Measured, of: str, *, least: float | None = None)
 def spec() -> PodSpec:
     name = f"w-spawned-{next(_numbers)}"
     return PodSpec(
-        name=name, profile="default", revision="rev-1", image="worker:1", cpu_millicores=100, memory_mib=64, port=8080,
+        name=name, profile="default", revision="rev-1", image="worker:1", cpu_millicores=100, memory_mib=64,
+        port=8080,
         grace_s=30, secret=tokens.worker_key(_KEY, name),
     )  # fmt: skip

@@ -90,14 +90,19 @@ CASES = [
     AlertCase(name="restart", alert=FAST, fires=0, at="20m", series=acquires("0+600x10 0+600x20", "0+1x10 0+1x20")),
 
     AlertCase(name="empty for two minutes", alert="WarmpoolWarmEmpty", fires=1, at="3m", series={
-        'warmpool_workers{profile="default",state="idle"}': f"3x11 {flat(0, 10)}", 'warmpool_warm_target{profile="default"}': flat(3, 10)}),
+        'warmpool_workers{profile="default",state="idle"}': f"3x11 {flat(0, 10)}",
+        'warmpool_warm_target{profile="default"}': flat(3, 10)}),
     AlertCase(name="none are wanted", alert="WarmpoolWarmEmpty", fires=0, at="5m", series={
-        'warmpool_workers{profile="default",state="idle"}': flat(0, 10), 'warmpool_warm_target{profile="default"}': flat(0, 10)}),
+        'warmpool_workers{profile="default",state="idle"}': flat(0, 10),
+        'warmpool_warm_target{profile="default"}': flat(0, 10)}),
     AlertCase(name="empty for a moment", alert="WarmpoolWarmEmpty", fires=0, at="5m", series={
-        'warmpool_workers{profile="default",state="idle"}': "3x10 0x6 3x100", 'warmpool_warm_target{profile="default"}': flat(3, 10)}),
+        'warmpool_workers{profile="default",state="idle"}': "3x10 0x6 3x100",
+        'warmpool_warm_target{profile="default"}': flat(3, 10)}),
     AlertCase(name="only the other profile is empty", alert="WarmpoolWarmEmpty", fires=1, at="5m", series={
-        'warmpool_workers{profile="a",state="idle"}': flat(2, 10), 'warmpool_warm_target{profile="a"}': flat(3, 10),
-        'warmpool_workers{profile="b",state="idle"}': flat(0, 10), 'warmpool_warm_target{profile="b"}': flat(3, 10)}),
+        'warmpool_workers{profile="a",state="idle"}': flat(2, 10),
+        'warmpool_warm_target{profile="a"}': flat(3, 10),
+        'warmpool_workers{profile="b",state="idle"}': flat(0, 10),
+        'warmpool_warm_target{profile="b"}': flat(3, 10)}),
 
     AlertCase(name="full", alert="WarmpoolAtCap", fires=1, at="6m", series={
         "warmpool_live_workers": flat(10, 10), "warmpool_max_workers": flat(10, 10)}),
@@ -135,11 +140,13 @@ CASES = [
     AlertCase(name="all are paused", alert="WarmpoolBeatDark", fires=0, at="5m", series=a_pass("0+5x200", paused=1)),
 
     AlertCase(name="messages wait, no worker is busy", alert="WarmpoolConsumersStalled", fires=1, at="5m", series={
-        'warmpool_queue_length{queue="fleet"}': flat(9, 10), 'warmpool_tasks_total{queue="fleet",task="pool.spawn",outcome="success"}': flat(50, 10)}),
+        'warmpool_queue_length{queue="fleet"}': flat(9, 10),
+        'warmpool_tasks_total{queue="fleet",task="pool.spawn",outcome="success"}': flat(50, 10)}),
     AlertCase(name="messages wait, no worker exists", alert="WarmpoolConsumersStalled", fires=1, at="5m", series={
         'warmpool_queue_length{queue="fleet"}': flat(9, 10)}),
     AlertCase(name="busy, and behind", alert="WarmpoolConsumersStalled", fires=0, at="5m", series={
-        'warmpool_queue_length{queue="fleet"}': flat(9, 10), 'warmpool_tasks_total{queue="fleet",task="pool.spawn",outcome="success"}': rising(60, 10)}),
+        'warmpool_queue_length{queue="fleet"}': flat(9, 10),
+        'warmpool_tasks_total{queue="fleet",task="pool.spawn",outcome="success"}': rising(60, 10)}),
     AlertCase(name="nothing waits", alert="WarmpoolConsumersStalled", fires=0, at="5m", series={'warmpool_queue_length{queue="fleet"}': flat(0, 10)}),
     AlertCase(name="canaries do not come through", alert="WarmpoolConsumersStalled", fires=1, at="5m", series={
         "warmpool_canary_age_seconds": "0+5x200", **a_pass(flat(3, 20))}),
@@ -164,9 +171,11 @@ CASES = [
     AlertCase(name="its breaker is open", alert="WarmpoolSpawnFailing", fires=1, at="3m", series={
         'warmpool_breaker_open{profile="default"}': flat(1, 10)}),
     AlertCase(name="one in a while fails", alert="WarmpoolSpawnFailing", fires=0, at="10m", series={
-        'warmpool_breaker_open{profile="default"}': flat(0, 10), 'warmpool_spawn_failures_total{profile="default",reason="not_ready"}': "0x30 1x30 2x60"}),
+        'warmpool_breaker_open{profile="default"}': flat(0, 10),
+        'warmpool_spawn_failures_total{profile="default",reason="not_ready"}': "0x30 1x30 2x60"}),
     AlertCase(name="many fail among others that do not", alert="WarmpoolSpawnFailing", fires=1, at="9m", series={
-        'warmpool_breaker_open{profile="default"}': flat(0, 10), 'warmpool_spawn_failures_total{profile="default",reason="not_ready"}': rising(2, 10)}),
+        'warmpool_breaker_open{profile="default"}': flat(0, 10),
+        'warmpool_spawn_failures_total{profile="default",reason="not_ready"}': rising(2, 10)}),
     AlertCase(name="restart", alert="WarmpoolSpawnFailing", fires=0, at="9m", series={
         'warmpool_spawn_failures_total{profile="default",reason="not_ready"}': "90x30 0x100"}),
 

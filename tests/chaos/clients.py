@@ -58,7 +58,8 @@ class Turn:
         try:
             self._worker = self._pool.acquire(
                 self._org, chance.choice(PROFILES), request_id=self._request,
-                wait_s=chance.choice(WAITS_S), lease_s=chance.choice(LEASES_S), ttl_s=chance.choice((None, 0, 5)),
+                wait_s=chance.choice(WAITS_S), lease_s=chance.choice(LEASES_S),
+                ttl_s=chance.choice((None, 0, 5)),
             )  # fmt: skip
         except Refused as exc:
             self._note(HistoryKind.REFUSED, exc.reason)

@@ -92,7 +92,8 @@ def holds(clients: Sequence[Sequence[HistoryEvent]]) -> list[ClaimHold]:
         for e in events:
             if e.what is HistoryKind.GRANTED:
                 held[e.claim] = ClaimHold(
-                    claim=e.claim, worker=e.worker, epoch=e.epoch, org=e.org, request=e.request, begun=e.t, ended=last
+                    claim=e.claim, worker=e.worker, epoch=e.epoch, org=e.org, request=e.request, begun=e.t,
+                    ended=last
                 )  # fmt: skip
             elif e.claim in held:
                 _learn(held[e.claim], e)

@@ -128,7 +128,8 @@ class Chaos:
         )
         return ChaosVerdict(
             seed=self.seed, minutes=self.minutes, pods=self.pods, steps=steps, clients=told, holds=held,
-            violations=wrong, converged_s=converged, ended_by_themselves=self._ended, moves=len(system.entries()),
+            violations=wrong, converged_s=converged, ended_by_themselves=self._ended,
+            moves=len(system.entries()),
         )  # fmt: skip
 
     def _carry_out(self, steps: Sequence[Step], system: System, clients: Clients, faults: Faults) -> None:

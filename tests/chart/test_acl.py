@@ -24,14 +24,19 @@ USERS = ("control", "producer", "flower")
 # The commands that each user's work needs.
 ALLOWED = {
     "control": [
-        "SET warmpool.lock.reap token NX PX 1000", "EVAL return(redis.call('get',KEYS[1])) 1 warmpool.lock.reap", "LPUSH fleet m",
-        "BRPOP passes 0.01", "HSET unacked tag m", "ZADD unacked_index 1 tag", "SADD _kombu.binding.acquire x",
-        "SETEX celery-task-meta-1 60 {}", "PUBLISH celery-task-meta-1 {}", "RPUSH warmpool.reply.a.1 {}", "PUBLISH /0.celeryev/worker.heartbeat {}",
+        "SET warmpool.lock.reap token NX PX 1000",
+        "EVAL return(redis.call('get',KEYS[1])) 1 warmpool.lock.reap", "LPUSH fleet m",
+        "BRPOP passes 0.01", "HSET unacked tag m", "ZADD unacked_index 1 tag",
+        "SADD _kombu.binding.acquire x",
+        "SETEX celery-task-meta-1 60 {}", "PUBLISH celery-task-meta-1 {}", "RPUSH warmpool.reply.a.1 {}",
+        "PUBLISH /0.celeryev/worker.heartbeat {}",
         "PUBLISH /0.celery.pidbox {}", "INFO server", "LLEN acquire", "TIME", "PING",
-        "EVAL return(redis.call('lpop',KEYS[1])) 1 acquire", "EVAL return(redis.call('hset',KEYS[1],'t','m')) 1 unacked",
+        "EVAL return(redis.call('lpop',KEYS[1])) 1 acquire",
+        "EVAL return(redis.call('hset',KEYS[1],'t','m')) 1 unacked",
     ],
     "producer": [
-        "LPUSH acquire m", "BLPOP warmpool.reply.svc.1 0.01", "RPUSH warmpool.reply.svc.1 {}", "EXPIRE warmpool.reply.svc.1 60",
+        "LPUSH acquire m", "BLPOP warmpool.reply.svc.1 0.01", "RPUSH warmpool.reply.svc.1 {}",
+        "EXPIRE warmpool.reply.svc.1 60",
         "GET celery-task-meta-1", "CLIENT SETNAME svc", "TIME", "PING",
     ],
     "flower": [
@@ -42,22 +47,33 @@ ALLOWED = {
 # What an intruder with that password would try.
 REFUSED = {
     "control": [
-        "FLUSHALL", "CONFIG GET requirepass", "CONFIG SET dir /tmp", "KEYS *", "ACL LIST", "ACL SETUSER x on", "SHUTDOWN",
-        "MONITOR", "CLIENT KILL ID 1", "REPLICAOF no one", "MODULE LIST", "SCRIPT FLUSH", "FUNCTION FLUSH", "SET another.program 1", "GET another.program",
+        "FLUSHALL", "CONFIG GET requirepass", "CONFIG SET dir /tmp", "KEYS *", "ACL LIST", "ACL SETUSER x on",
+        "SHUTDOWN",
+        "MONITOR", "CLIENT KILL ID 1", "REPLICAOF no one", "MODULE LIST", "SCRIPT FLUSH", "FUNCTION FLUSH",
+        "SET another.program 1", "GET another.program",
         "PUBLISH another.channel x", "SAVE",
     ],
     "producer": [
-        "EXPIRE acquire 0", "RPUSH acquire m", "BLPOP acquire 0.01", "LPOP acquire", "LPUSH warmpool.reply.svc.1 {}", "RPUSH celery-task-meta-1 {}",
-        "RPOP acquire", "BRPOP acquire 0.01", "LRANGE acquire 0 -1", "LLEN acquire", "DEL acquire", "LPUSH fleet m", "LPUSH bind m", "LPUSH passes m",
-        "SET celery-task-meta-1 {}", "SADD _kombu.binding.acquire x", "PUBLISH /0.celery.pidbox {}", "PUBLISH celery-task-meta-1 {}",
-        "GET warmpool.nonce.acme:1", "SET warmpool.nonce.acme:1 open", "DEL warmpool.nonce.acme:1", "LPUSH acquire.general m",
-        "GET warmpool.lock.reap", "DEL warmpool.lock.reap", "SET warmpool.lock.reap x", "HGETALL unacked", "KEYS *", "SCAN 0", "RANDOMKEY",
-        "EVAL return(1) 0", "FLUSHALL", "CONFIG GET *", "INFO", "ACL LIST", "CLIENT LIST", "MONITOR", "MIGRATE h 1 k 0 1", "OBJECT HELP",
-        "SUBSCRIBE /0.celeryev/x", "PSUBSCRIBE celery-task-meta-*", "RENAME warmpool.reply.a warmpool.reply.b",
+        "EXPIRE acquire 0", "RPUSH acquire m", "BLPOP acquire 0.01", "LPOP acquire",
+        "LPUSH warmpool.reply.svc.1 {}", "RPUSH celery-task-meta-1 {}",
+        "RPOP acquire", "BRPOP acquire 0.01", "LRANGE acquire 0 -1", "LLEN acquire", "DEL acquire",
+        "LPUSH fleet m", "LPUSH bind m", "LPUSH passes m",
+        "SET celery-task-meta-1 {}", "SADD _kombu.binding.acquire x", "PUBLISH /0.celery.pidbox {}",
+        "PUBLISH celery-task-meta-1 {}",
+        "GET warmpool.nonce.acme:1", "SET warmpool.nonce.acme:1 open", "DEL warmpool.nonce.acme:1",
+        "LPUSH acquire.general m",
+        "GET warmpool.lock.reap", "DEL warmpool.lock.reap", "SET warmpool.lock.reap x", "HGETALL unacked",
+        "KEYS *", "SCAN 0", "RANDOMKEY",
+        "EVAL return(1) 0", "FLUSHALL", "CONFIG GET *", "INFO", "ACL LIST", "CLIENT LIST", "MONITOR",
+        "MIGRATE h 1 k 0 1", "OBJECT HELP",
+        "SUBSCRIBE /0.celeryev/x", "PSUBSCRIBE celery-task-meta-*",
+        "RENAME warmpool.reply.a warmpool.reply.b",
     ],
     "flower": [
-        "LPUSH acquire m", "RPOP acquire", "LPUSH fleet m", "GET celery-task-meta-1", "BLPOP warmpool.reply.svc.1 0.01", "PUBLISH /0.celery.pidbox {}",
-        "DEL warmpool.lock.reap", "HGETALL unacked", "SADD _kombu.binding.acquire x", "KEYS *", "SCAN 0", "FLUSHALL", "CONFIG GET *", "ACL LIST", "CLIENT LIST",
+        "LPUSH acquire m", "RPOP acquire", "LPUSH fleet m", "GET celery-task-meta-1",
+        "BLPOP warmpool.reply.svc.1 0.01", "PUBLISH /0.celery.pidbox {}",
+        "DEL warmpool.lock.reap", "HGETALL unacked", "SADD _kombu.binding.acquire x", "KEYS *", "SCAN 0",
+        "FLUSHALL", "CONFIG GET *", "ACL LIST", "CLIENT LIST",
     ],
 }  # fmt: skip
 

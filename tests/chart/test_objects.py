@@ -137,7 +137,8 @@ def test_an_existing_secret_is_used_everywhere_and_no_secret_is_created() -> Non
         if "valueFrom" in e
     }
     assert used == {
-        ("broker", "url"), ("broker", "flower"), ("broker", "producer"), ("keys", "master"), ("keys", "before"), ("flower-login", "flower-basic-auth"),
+        ("broker", "url"), ("broker", "flower"), ("broker", "producer"), ("keys", "master"),
+        ("keys", "before"), ("flower-login", "flower-basic-auth"),
         ("board-login", "board-password"), ("pool", "database-url"), ("pool-migrate", "database-url"),
     }  # fmt: skip
     assert set(named(objects, "Secret", "pool")["stringData"]) == {"database-url"}

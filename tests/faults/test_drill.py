@@ -86,7 +86,8 @@ def test_a_reap_whose_lock_is_never_released_is_reported(drill: Opening) -> None
         # Another program took its lock and never releases it.
         eventually(lambda: redis.set("warmpool.lock.reap", "wedged", nx=True), within_s=30)
         at.seen(
-            "a wedged reaper", "its lock has no live holder", worry="pass_dark:reap", text="pass reap is dark",
+            "a wedged reaper", "its lock has no live holder", worry="pass_dark:reap",
+            text="pass reap is dark",
             alert="WarmpoolPassDark", period_s=PERIODS_S["reap"],
         )  # fmt: skip
         assert at.labels("WarmpoolPassDark", "pass") == {"reap"}
@@ -119,7 +120,8 @@ def test_a_leak_of_fifty_idle_workers_is_reported(drill: Opening) -> None:
     operating.set_warm(at.system.store, ProfileName("default"), 0, OPERATOR)
     at.seen(
         "an idle leak of 50", "reap paused, target set to 0", worry="idle_overdue:default",
-        text="profile default has 50 workers idle above its warm target", alert="WarmpoolIdleOverdue", period_s=PERIODS_S["reap"],
+        text="profile default has 50 workers idle above its warm target", alert="WarmpoolIdleOverdue",
+        period_s=PERIODS_S["reap"],
     )  # fmt: skip
     assert at.system.count(State.IDLE) == LEAK
     [seen] = at.prometheus.query('warmpool_idle_overdue{kind="surplus"}')
@@ -146,7 +148,8 @@ def test_a_missing_permission_is_reported(drill: Opening) -> None:
         with Pool(at.system.redis.url, name="drill") as pool, pool.acquire("acme", wait_s=30):
             at.seen(
                 "a missing RBAC verb", "patch pods taken out of the Role", worry="forbidden:patch pods",
-                text="the API server forbids `patch pods`", alert="WarmpoolApiForbidden", period_s=PERIODS_S["guard_disruption"],
+                text="the API server forbids `patch pods`", alert="WarmpoolApiForbidden",
+                period_s=PERIODS_S["guard_disruption"],
             )  # fmt: skip
             assert at.labels("WarmpoolApiForbidden", "verb") == {"patch"}
             eventually(lambda: "unprotected" in at.worries(), within_s=60)

@@ -88,7 +88,8 @@ def test_request_of_an_older_version_with_an_empty_task_id_wedges_nothing(
     with system.store.write() as tx:
         tx.execute(
             insert(R).values(
-                pk="r-poison", org="mallory", request_id="poison", profile="default", lease_s=30, wait_s=1, state="waiting",
+                pk="r-poison", org="mallory", request_id="poison", profile="default", lease_s=30, wait_s=1,
+                state="waiting",
                 created_at=now(tx), deadline_at=plus(now(tx), -1.0), replies=[["", ""]],
             )
         )  # fmt: skip

@@ -26,8 +26,10 @@ def entry(
     number: int, to: State, claim_id: str | None, epoch: int, *, worker: str = "w-1", org: str = "acme"
 ) -> Entry:
     return Entry(
-        id=number, at=NOON + timedelta(seconds=number), worker_id=WorkerId(worker), from_state=None, to_state=to,
-        epoch=epoch, org=org if epoch else None, claim_id=claim_id, who="test", reason=MoveReason.CLAIMED, detail="",
+        id=number, at=NOON + timedelta(seconds=number), worker_id=WorkerId(worker), from_state=None,
+        to_state=to,
+        epoch=epoch, org=org if epoch else None, claim_id=claim_id, who="test", reason=MoveReason.CLAIMED,
+        detail="",
     )  # fmt: skip
 
 

@@ -55,7 +55,8 @@ def older_row(world: World, pk: str, *, replies: Any, org: str = "mallory") -> R
     with world.store.write() as tx:
         tx.execute(
             insert(schema.requests).values(
-                pk=pk, org=org, request_id=pk, profile="default", lease_s=30, wait_s=1, state="waiting", created_at=plus(now(tx), -9.0),
+                pk=pk, org=org, request_id=pk, profile="default", lease_s=30, wait_s=1, state="waiting",
+                created_at=plus(now(tx), -9.0),
                 deadline_at=plus(now(tx), -8.0), replies=replies,
             )
         )  # fmt: skip

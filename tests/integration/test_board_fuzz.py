@@ -17,19 +17,27 @@ from tests.support.board_server import PASSWORD, BoardServer
 from tests.support.world import World
 
 EVIL = (
-    b"%00", b"a%00b", b"%ff", b"%c0%80", b"%ed%a0%80", b"%0d%0aX-Evil:%201", b"%1b[2J", b"%7f", b"%c2%85", b"%", b"%zz",
-    b"%25%30%30", b"..%2f..%2fetc%2fpasswd", b"%2e%2e/", b"//", b"\\", b"'%20OR%201=1--", b"%25", b"_%25_", b"{}", b"[", b"]",
-    b"-1", b"0", b"9" * 30, b"9" * 2000, b"9" * 6000, b"a" * 300, b"%f0%9f%94%a5", b"%ef%bf%bf", b"&&==;;", b"nan", b"1e9",
+    b"%00", b"a%00b", b"%ff", b"%c0%80", b"%ed%a0%80", b"%0d%0aX-Evil:%201", b"%1b[2J", b"%7f", b"%c2%85",
+    b"%", b"%zz",
+    b"%25%30%30", b"..%2f..%2fetc%2fpasswd", b"%2e%2e/", b"//", b"\\", b"'%20OR%201=1--", b"%25", b"_%25_",
+    b"{}", b"[", b"]",
+    b"-1", b"0", b"9" * 30, b"9" * 2000, b"9" * 6000, b"a" * 300, b"%f0%9f%94%a5", b"%ef%bf%bf", b"&&==;;",
+    b"nan", b"1e9",
 )  # fmt: skip
 PLACES = (b"/", b"/events%s", b"/workers/%s", b"/fleet/%s", b"/fleet/orgs?part=%s", b"/act/workers/%s/drain", b"/act/workers/%s/retire",
-          b"/act/passes/%s/pause", b"/act/passes/reap/%s", b"/act/%s/reap/pause", b"/sign-in?next=%s", b"/sign-out?%s", b"/api/status?%s",
-          b"/api/get/%s", b"/api/get/workers?limit=%s", b"/api/get/workers?state=%s", b"/api/get/claims?org=%s",
-          b"/api/get/requests?node=%s", b"/api/explain/worker/%s", b"/api/explain/request/acme/%s", b"/api/explain/request/%s/r",
+          b"/act/passes/%s/pause", b"/act/passes/reap/%s", b"/act/%s/reap/pause", b"/sign-in?next=%s",
+          b"/sign-out?%s", b"/api/status?%s",
+          b"/api/get/%s", b"/api/get/workers?limit=%s", b"/api/get/workers?state=%s",
+          b"/api/get/claims?org=%s",
+          b"/api/get/requests?node=%s", b"/api/explain/worker/%s", b"/api/explain/request/acme/%s",
+          b"/api/explain/request/%s/r",
           b"/healthz?%s", b"/static/%s", b"/static/board.css/%s", b"/%s")  # fmt: skip
 RAW = (b"\x00", b"\xff\xfe", b"\x80", b"\r", b"\x1b", b"caf\xc3\xa9", b"\xed\xa0\x80")
 FORMS = (
-    b"name=%00&password=x", b"name=\x00", b"\xff\xfe", b"name=%ff&password=%ff", b"name=a&password=%ed%a0%80", b"&" * 500, b"=" * 500,
-    b"a=1&" * 100, b"x" * 9000, b"token=%00&why=%00", b"next=%0d%0aX: 1&name=a&password=b", b'{"name": 1}', b"",
+    b"name=%00&password=x", b"name=\x00", b"\xff\xfe", b"name=%ff&password=%ff", b"name=a&password=%ed%a0%80",
+    b"&" * 500, b"=" * 500,
+    b"a=1&" * 100, b"x" * 9000, b"token=%00&why=%00", b"next=%0d%0aX: 1&name=a&password=b", b'{"name": 1}',
+    b"",
 )  # fmt: skip
 HOSTS = (b"127.0.0.1", b"[", b"[::1", b"", b"a" * 500, b"\xff", b"127.0.0.1:99999999", b"127.0.0.1:x", b"a b")
 

@@ -277,7 +277,8 @@ def test_an_unknown_profile_is_refused_and_nothing_is_written(world: World) -> N
 @pytest.mark.parametrize(
     ("name", "value"),
     [("org", ""), ("org", 7), ("org", None), ("profile", "No!"), ("lease_s", 4), ("lease_s", 3601), ("lease_s", True), ("lease_s", "30"),
-     ("lease_s", 7.5), ("wait_s", -1), ("wait_s", 3601), ("wait_s", float("nan")), ("ttl_s", -1), ("ttl_s", 10**9), ("request_id", ""),
+     ("lease_s", 7.5), ("wait_s", -1), ("wait_s", 3601), ("wait_s", float("nan")), ("ttl_s", -1),
+     ("ttl_s", 10**9), ("request_id", ""),
      ("request_id", 5), ("request_id", "x" * 300)],
 )  # fmt: skip
 def test_bad_input_names_its_field_and_writes_nothing(world: World, name: str, value: object) -> None:

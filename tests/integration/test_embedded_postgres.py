@@ -231,7 +231,8 @@ def planned(place: DataDir, **pool: str) -> set[str]:
     pages = [up._Page(name=name, wanted=False, port=None) for name in ("flower", "board")]
     settings = Settings(pool=PoolSettings(data_dir=str(place.root), **pool))  # type: ignore[arg-type]
     run = up._Run(
-        settings=settings, place=place, config=None, env={}, flower=pages[0], board=pages[1], removes_pods=False
+        settings=settings, place=place, config=None, env={}, flower=pages[0], board=pages[1],
+        removes_pods=False
     )  # fmt: skip
     return {component.name for component in run.plan(frozenset())}
 

@@ -36,7 +36,8 @@ GROWING = {"workers", "claims", "requests", "journal", "deeds", "orgs"}
 PER_RUN = 8
 # Without any other index, another one over live rows would be used: it reads more, but not all.
 NEEDED = (
-    "decided_unreplied", "deeds_by_age", "ended_by_age", "ended_claims_by_age", "ended_claims_by_worker", "journal_by_age", "misses_unconsumed",
+    "decided_unreplied", "deeds_by_age", "ended_by_age", "ended_claims_by_age", "ended_claims_by_worker",
+    "journal_by_age", "misses_unconsumed",
     "orgs_that_count_parking", "orgs_with_a_cap", "requests_by_age",
 )  # fmt: skip
 # The same for the reads of the rules.
@@ -202,7 +203,8 @@ def test_verbs_and_passes_read_no_growing_table_as_a_whole(grown: GrownPool) -> 
     print(f"{len(statements)} statements; {did}")
     # All of these, or something was not tried.
     wanted = {
-        "worker_drained", "claim_expired", "waiter_timed_out", "row_lost", "orphan_deleted", "stamped", "slots_made", "org_recounted",
+        "worker_drained", "claim_expired", "waiter_timed_out", "row_lost", "orphan_deleted", "stamped",
+        "slots_made", "org_recounted",
         "workers_dropped", "claims_dropped", "requests_dropped", "journal_dropped",
     }  # fmt: skip
     assert wanted <= did.keys(), wanted - did.keys()

@@ -123,7 +123,8 @@ def test_a_port_in_use_is_reported_with_the_settings_name(tmp_path: Path, postgr
         env = {**system.env, "WARMPOOL_METRICS_PORT": str(taken.getsockname()[1])}
         started = [
             subprocess.Popen(
-                [sys.executable, "-m", "pool.ops.cli", *words], cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                [sys.executable, "-m", "pool.ops.cli", *words], cwd=ROOT, env=env, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, text=True
             )
             for words in (["worker", "acquire"], ["beat"], ["exporter"])
         ]  # fmt: skip

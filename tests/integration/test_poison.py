@@ -28,7 +28,8 @@ def orphan(world: World, name: str, *, stamped: bool = False, role: PodRole = Po
     driver = world.driver
     driver.create(
         PodSpec(
-            name=name, profile="default", revision="rev", image="i", cpu_millicores=1, memory_mib=1, port=1, grace_s=1,
+            name=name, profile="default", revision="rev", image="i", cpu_millicores=1, memory_mib=1, port=1,
+            grace_s=1,
             secret="s", role=role,
         )
     )  # fmt: skip

@@ -126,16 +126,24 @@ def test_a_new_org_is_served_without_a_restart(system: System) -> None:
 
 ALLOWED = [
     "LPUSH acquire.acme. {}", "BLPOP warmpool.reply.acme:svc.1 0.01", "RPUSH warmpool.reply.acme:svc.1 {}",
-    "EXPIRE warmpool.reply.acme:svc.1 60", "GET celery-task-meta-acme:1", "MGET celery-task-meta-acme:1", "TIME", "PING",
+    "EXPIRE warmpool.reply.acme:svc.1 60", "GET celery-task-meta-acme:1", "MGET celery-task-meta-acme:1",
+    "TIME", "PING",
 ]  # fmt: skip
 REFUSED = [
-    "LPUSH acquire {}", "LPUSH acquire.bolt. {}", "LPUSH acquire.acme.eu. {}", "LPUSH acquire.general {}", "LPUSH fleet {}", "LPUSH bind {}",
-    "LPUSH passes {}", "RPOP acquire.acme.", "LRANGE acquire.acme. 0 -1", "LLEN acquire.acme.", "DEL acquire.acme.", "BLPOP acquire.acme. 0.01",
-    "BLPOP warmpool.reply.bolt:svc.1 0.01", "BLPOP warmpool.reply.acme.eu:svc.1 0.01", "RPUSH warmpool.reply.bolt:svc.1 {}",
-    "BLPOP warmpool.reply.svc.1 0.01", "GET celery-task-meta-bolt:1", "GET celery-task-meta-acme.eu:1", "GET celery-task-meta-1",
-    "SET celery-task-meta-acme:1 {}", "SUBSCRIBE celery-task-meta-bolt:1", "SUBSCRIBE celery-task-meta-acme.eu:1", "PSUBSCRIBE celery-task-meta-*",
-    "PUBLISH celery-task-meta-acme:1 {}", "GET warmpool.nonce.acme:1", "DEL warmpool.nonce.acme:1", "SET warmpool.lock.reap x",
-    "SADD _kombu.binding.acquire x", "HGETALL unacked", "SCAN 0", "KEYS *", "EVAL return(1) 0", "FLUSHALL", "INFO", "ACL LIST", "CONFIG GET *",
+    "LPUSH acquire {}", "LPUSH acquire.bolt. {}", "LPUSH acquire.acme.eu. {}", "LPUSH acquire.general {}",
+    "LPUSH fleet {}", "LPUSH bind {}",
+    "LPUSH passes {}", "RPOP acquire.acme.", "LRANGE acquire.acme. 0 -1", "LLEN acquire.acme.",
+    "DEL acquire.acme.", "BLPOP acquire.acme. 0.01",
+    "BLPOP warmpool.reply.bolt:svc.1 0.01", "BLPOP warmpool.reply.acme.eu:svc.1 0.01",
+    "RPUSH warmpool.reply.bolt:svc.1 {}",
+    "BLPOP warmpool.reply.svc.1 0.01", "GET celery-task-meta-bolt:1", "GET celery-task-meta-acme.eu:1",
+    "GET celery-task-meta-1",
+    "SET celery-task-meta-acme:1 {}", "SUBSCRIBE celery-task-meta-bolt:1",
+    "SUBSCRIBE celery-task-meta-acme.eu:1", "PSUBSCRIBE celery-task-meta-*",
+    "PUBLISH celery-task-meta-acme:1 {}", "GET warmpool.nonce.acme:1", "DEL warmpool.nonce.acme:1",
+    "SET warmpool.lock.reap x",
+    "SADD _kombu.binding.acquire x", "HGETALL unacked", "SCAN 0", "KEYS *", "EVAL return(1) 0", "FLUSHALL",
+    "INFO", "ACL LIST", "CONFIG GET *",
     "PUBLISH /0.celery.pidbox {}", "MONITOR",
 ]  # fmt: skip
 
@@ -169,7 +177,8 @@ def test_a_key_of_another_org_is_refused_on_an_orgs_own_queue(system: System) ->
 def push(system: System, *, reply_to: str, task_id: str, signed_by: str) -> str:
     """Push to acme's own queue."""
     message = Message(
-        task="pool.acquire", kwargs={"request_id": RandomIds().request()}, task_id=task_id, origin="test", reply_to=reply_to
+        task="pool.acquire", kwargs={"request_id": RandomIds().request()}, task_id=task_id, origin="test",
+        reply_to=reply_to
     )  # fmt: skip
     with redis.Redis.from_url(url_of(system, "acme")) as client:
         asked = Asked(task=message.task, task_id=task_id, address=reply_to, args=[], kwargs=message.kwargs)

@@ -79,7 +79,7 @@ def test_a_rollout_never_takes_the_warm_supply_below_the_target(
 
 
 @pytest.mark.parametrize("image", [NEW, "registry/node-runner:2", "registry/evict-preempt:2"])
-def test_replaced_worker_counts_as_a_rollout_whatever_the_image_is_named(rolled: World, image: str) -> None:
+def test_replaced_worker_counts_as_a_rollout_for_any_image_name(rolled: World, image: str) -> None:
     rolled.profile(image=image)
     for _ in range(3):
         rolled.run_pass("reconcile_warm")

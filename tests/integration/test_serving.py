@@ -78,7 +78,8 @@ def test_when_workers_run_out_the_rest_of_a_batch_is_refused_or_waits(world: Wor
     assert set(reasons(decided)) == {None, Reason.NO_WARM_WORKER}
     rows = {r.request_id: (r.state, r.missed_at is not None) for r in world.rows("requests")}
     assert rows == {
-        "r-0": ("granted", False), "r-1": ("granted", False), "r-2": ("refused", True), "r-3": ("waiting", False), "r-4": ("refused", True),
+        "r-0": ("granted", False), "r-1": ("granted", False), "r-2": ("refused", True),
+        "r-3": ("waiting", False), "r-4": ("refused", True),
     }  # fmt: skip
 
 
@@ -232,7 +233,8 @@ def test_a_batch_decides_every_kind_of_call_in_one_statement_and_keeps_the_order
     assert (unknown, never) == ({"outcome": "unknown_claim"}, {"outcome": "unknown_request"})
     states = {r.request_id: r.state for r in world.rows("requests")}
     assert states == {
-        "a-1": "spent", "b-1": "granted", "c-1": "granted", "waiter": "granted", "leaves": "refused", "b-2": "refused", "c-2": "waiting",
+        "a-1": "spent", "b-1": "granted", "c-1": "granted", "waiter": "granted", "leaves": "refused",
+        "b-2": "refused", "c-2": "waiting",
         "a-2": "refused",
     }  # fmt: skip
 
@@ -258,8 +260,10 @@ def test_a_batch_serves_a_waiter_before_later_calls(world: World) -> None:
     with world.store.write() as tx:
         tx.execute(
             schema.requests.insert().values(
-                pk="r-x", org="acme", request_id="x", profile="default", lease_s=30, wait_s=60, state="waiting",
-                created_at=text("now()"), deadline_at=text("now() + interval '1 minute'"), replies=[["t", ""]],
+                pk="r-x", org="acme", request_id="x", profile="default", lease_s=30, wait_s=60,
+                state="waiting",
+                created_at=text("now()"), deadline_at=text("now() + interval '1 minute'"),
+                replies=[["t", ""]],
             )
         )  # fmt: skip
     assert reasons(serve(world, asking("bolt", "later"))) == [Reason.NO_WARM_WORKER]
@@ -376,7 +380,8 @@ def _cancelled_while_bound(world: World) -> Call:
 @pytest.mark.parametrize(
     "prepare",
     [
-        _warm, _parked, _to_be_activated, _counted, _waits, _missed, _at_its_cap, _asked_again, _repeated, _released, _tainted, _handed_over,
+        _warm, _parked, _to_be_activated, _counted, _waits, _missed, _at_its_cap, _asked_again, _repeated,
+        _released, _tainted, _handed_over,
         _room_elsewhere, _renewed, _cancelled, _cancelled_while_bound,
     ],
     ids=lambda prepare: prepare.__name__.strip("_"),
@@ -515,7 +520,8 @@ def test_a_batch_waits_for_no_row_that_another_transaction_has_locked(world: Wor
         tx.execute(select(R).where(R.c.claim_id == three.claim_id).with_for_update())
         tx.execute(select(R).where(R.c.request_id == "waiter").with_for_update())
         decided = serve(
-            world, *releases(one, three), Renew(claim_ids=(ClaimId(one.claim_id),)), cancelling("bolt", "waiter"),
+            world, *releases(one, three), Renew(claim_ids=(ClaimId(one.claim_id),)),
+            cancelling("bolt", "waiter"),
             asking("capped", "c"), asking("bolt", "waiter", wait_s=30, profile="big"),
         )  # fmt: skip
     assert decided == [None] * 6

@@ -132,7 +132,8 @@ def a_trace() -> Trace:
     its cap, one that gets its parked worker again.
     """
     bursts = {
-        0: "aab", 1: "c", 2: "abcc", 4: "a", 6: "bbbb", 8: "ac", 9: "a", 10: "cccab", 13: "b", 14: "aab", 20: "abc", 21: "c", 22: "b",
+        0: "aab", 1: "c", 2: "abcc", 4: "a", 6: "bbbb", 8: "ac", 9: "a", 10: "cccab", 13: "b", 14: "aab",
+        20: "abc", 21: "c", 22: "b",
     }  # fmt: skip
     holds = itertools.cycle((10.0, 25.0, 5.0, 15.0))
     return Trace.of(

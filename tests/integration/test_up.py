@@ -63,7 +63,8 @@ def test_up_reports_when_it_is_ready_and_its_example_works(up: Up) -> None:
     variables = dict(word.split("=", 1) for word in words if re.match(r"WARMPOOL_[A-Z_]+=", word))
     command = [word for word in words if word.split("=", 1)[0] not in variables][:-3]
     done = subprocess.run(
-        [*command, sys.executable, "-c", USE], env=up.env | variables, cwd=ROOT, capture_output=True, text=True, timeout=90
+        [*command, sys.executable, "-c", USE], env=up.env | variables, cwd=ROOT, capture_output=True,
+        text=True, timeout=90
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     echo = json.loads(done.stdout)

@@ -172,7 +172,8 @@ class HelmRelease:
     def upgrade(self, *sets: str) -> None:
         over = [word for pair in (*VALUES, *sets) for word in ("--set", pair)]
         done = helm(
-            "upgrade", "--install", self.name, str(CHART), "-n", self.namespace, "--no-hooks", "-f", str(CHART / "ci" / "trial-values.yaml"),
+            "upgrade", "--install", self.name, str(CHART), "-n", self.namespace, "--no-hooks", "-f",
+            str(CHART / "ci" / "trial-values.yaml"),
             *over, env={"KUBECONFIG": str(self.cluster.kubeconfig), "HOME": str(self.cluster.root)},
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
@@ -352,7 +353,8 @@ def meet_accidents(release: HelmRelease) -> None:
         assert isinstance(made, KubernetesDriver)
         with closing(made) as driver, Watcher(driver) as watcher:
             spec = PodSpec(
-                name=name, profile="default", revision="r", image="image:1", cpu_millicores=100, memory_mib=64, port=8080,
+                name=name, profile="default", revision="r", image="image:1", cpu_millicores=100,
+                memory_mib=64, port=8080,
                 grace_s=5, secret=tokens.worker_key(MASTER_KEY, name),
             )  # fmt: skip
             pod = driver.create(spec)

@@ -526,5 +526,6 @@ def test_every_granted_permission_is_needed_and_none_is_missing(
     assert [r for r in mine if r.code == 403] == []
     writes = [(r.verb, r.resource) for r in mine if r.is_write]
     assert sorted(writes) == [
-        ("create", "configmaps"), ("create", "pods"), ("create", "secrets"), ("delete", "pods"), ("patch", "pods"),
+        ("create", "configmaps"), ("create", "pods"), ("create", "secrets"), ("delete", "pods"),
+        ("patch", "pods"),
     ]  # fmt: skip

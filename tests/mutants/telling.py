@@ -19,7 +19,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/lifecycle/effects.py",
         "metrics.moved(move.frm, move.to, move.reason)",
         'metrics.moved(move.frm, move.to, MoveReason.DISRUPTED if "node" in move.detail else move.reason)',
-        "tests/integration/test_rollouts.py::test_replaced_worker_counts_as_a_rollout_whatever_the_image_is_named",
+        "tests/integration/test_rollouts.py::test_replaced_worker_counts_as_a_rollout_for_any_image_name",
     ),
     broken(
         51,

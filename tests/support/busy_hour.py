@@ -113,8 +113,10 @@ def many(store: Store, count: int, *, first: int = 0) -> None:
     """
     shape = Profile()
     row = {
-        "profile": shape.name, "image": shape.image, "revision": "rev", "cpu_millicores": 500, "memory_mib": 512, "grace_s": 1,
-        "state": "spawning", "moved_by": "test", "moved_reason": "demand", "pod_uid": "u", "endpoint": "http://e",
+        "profile": shape.name, "image": shape.image, "revision": "rev", "cpu_millicores": 500,
+        "memory_mib": 512, "grace_s": 1,
+        "state": "spawning", "moved_by": "test", "moved_reason": "demand", "pod_uid": "u",
+        "endpoint": "http://e",
         "created_at": schema_now(), "state_since": schema_now(), "ready_at": schema_now(),
     }  # fmt: skip
     with store.write() as tx:

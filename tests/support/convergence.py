@@ -220,7 +220,8 @@ class WorkerLife:
         (row,) = [c for c in self.world.rows("claims") if c.id == claim_id]
         if row.ended_at is None:
             self.holders[claim_id] = Granted(
-                claim_id=row.id, worker_id=row.worker_id, epoch=row.epoch, pod=row.worker_id, endpoint="", token="",
+                claim_id=row.id, worker_id=row.worker_id, epoch=row.epoch, pod=row.worker_id, endpoint="",
+                token="",
                 lease_expires_at=row.lease_expires_at, source=row.source,
             )  # fmt: skip
 

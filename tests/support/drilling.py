@@ -129,7 +129,8 @@ class Drill:
         finally:
             in_status.stop()
         row = Row(
-            drill=drill, done=done, period_s=period_s, board_s=after["board"], status_s=in_status.after_s or PATIENCE_S,
+            drill=drill, done=done, period_s=period_s, board_s=after["board"],
+            status_s=in_status.after_s or PATIENCE_S,
             alert_s=after["alert"],
         )  # fmt: skip
         self._rows.append(row)

@@ -30,19 +30,28 @@ from typing import NoReturn
 # Imported once, before the first fork. Modules that read the environment at import (`tasks.app` and
 # its importers) are left to the child.
 MODULES = (
-    "alembic.command", "alembic.config", "beat_schedule", "billiard.dummy", "billiard.pool", "celery.app.amqp", "celery.app.control",
+    "alembic.command", "alembic.config", "beat_schedule", "billiard.dummy", "billiard.pool",
+    "celery.app.amqp", "celery.app.control",
     "celery.app.events", "celery.app.log", "celery.apps.beat", "celery.apps.worker", "celery.backends.redis",
     "celery.concurrency.thread", "celery.events.state", "celery.worker.autoscale", "celery.worker.components",
-    "celery.worker.consumer", "celery.worker.consumer.delayed_delivery", "celery.worker.control", "celery.worker.heartbeat",
-    "celery.worker.state", "celery.worker.strategy", "encodings.ascii", "encodings.idna", "hiredis", "http.server",
-    "kombu.asynchronous.timer", "kombu.compression", "kombu.transport.redis", "prometheus_client", "psycopg", "redis", "rich.console",
-    "rich.table", "sqlalchemy.dialects.postgresql.psycopg", "structlog", "typer", "typer._adapters", "typer._click.decorators",
+    "celery.worker.consumer", "celery.worker.consumer.delayed_delivery", "celery.worker.control",
+    "celery.worker.heartbeat",
+    "celery.worker.state", "celery.worker.strategy", "encodings.ascii", "encodings.idna", "hiredis",
+    "http.server",
+    "kombu.asynchronous.timer", "kombu.compression", "kombu.transport.redis", "prometheus_client", "psycopg",
+    "redis", "rich.console",
+    "rich.table", "sqlalchemy.dialects.postgresql.psycopg", "structlog", "typer", "typer._adapters",
+    "typer._click.decorators",
     "urllib3",
-    "pool.lifecycle.activating", "pool.ops.cli.app", "pool.ops.cli.components", "pool.client", "pool.config", "pool.ops.doctor.starting", "pool.drivers.asking",
-    "pool.drivers.kubernetes.rights", "pool.drivers.local.driver", "pool.config.logs", "pool.metrics.serving", "pool.lifecycle.observing",
-    "pool.passes.fallback", "pool.passes.running", "pool.ops.reporting.status", "pool.store.migrations", "pool.wiring",
+    "pool.lifecycle.activating", "pool.ops.cli.app", "pool.ops.cli.components", "pool.client", "pool.config",
+    "pool.ops.doctor.starting", "pool.drivers.asking",
+    "pool.drivers.kubernetes.rights", "pool.drivers.local.driver", "pool.config.logs", "pool.metrics.serving",
+    "pool.lifecycle.observing",
+    "pool.passes.fallback", "pool.passes.running", "pool.ops.reporting.status", "pool.store.migrations",
+    "pool.wiring",
     *(f"pool.passes.{name}" for name in ("collect_garbage", "guard_disruption", "reap", "reconcile_headroom", "reconcile_warm", "sweep_orphans", "sweep_stuck")),
-    "tasks.background", "tasks.lane.loop", "tasks.lane.refusals", "tasks.lane.taskevents", "tasks.sending", "tasks.worker.probefiles", "tasks.worker.unacked",
+    "tasks.background", "tasks.lane.loop", "tasks.lane.refusals", "tasks.lane.taskevents", "tasks.sending",
+    "tasks.worker.probefiles", "tasks.worker.unacked",
 )  # fmt: skip
 REQUEST_BYTES = 200_000
 REPLY = struct.Struct("=i")

@@ -22,18 +22,23 @@ from tests.support.hostile_draft import FOLLOWERS, Draft, Splice, deep, digits
 
 CALLER_TASKS = ("pool.acquire", "pool.renew", "pool.release", "pool.cancel")
 PASSES = (
-    "reconcile_warm", "reap", "guard_disruption", "sweep_stuck", "sweep_orphans", "reconcile_headroom", "collect_garbage",
+    "reconcile_warm", "reap", "guard_disruption", "sweep_stuck", "sweep_orphans", "reconcile_headroom",
+    "collect_garbage",
 )  # fmt: skip
 INTERNAL_TASKS = (
-    "pool.spawn", "pool.retire", "pool.activate", "pool.stamp", "pool.refill", "pool.canary", *(f"pool.{name}" for name in PASSES),
+    "pool.spawn", "pool.retire", "pool.activate", "pool.stamp", "pool.refill", "pool.canary",
+    *(f"pool.{name}" for name in PASSES),
 )  # fmt: skip
 QUEUES = ("acquire", "acquire.general", "fleet", "bind", "passes")
 HEADERS = (
-    "lang", "task", "id", "root_id", "parent_id", "shadow", "eta", "expires", "group", "group_index", "retries", "timelimit", "argsrepr",
-    "kwargsrepr", "origin", "ignore_result", "replaced_task_nesting", "stamped_headers", "stamps", signing.HEADER, "warmpool_sent_s",
+    "lang", "task", "id", "root_id", "parent_id", "shadow", "eta", "expires", "group", "group_index",
+    "retries", "timelimit", "argsrepr",
+    "kwargsrepr", "origin", "ignore_result", "replaced_task_nesting", "stamped_headers", "stamps",
+    signing.HEADER, "warmpool_sent_s",
 )  # fmt: skip
 PROPERTIES = (
-    "correlation_id", "reply_to", "delivery_mode", "priority", "delivery_info", "delivery_tag", "body_encoding",
+    "correlation_id", "reply_to", "delivery_mode", "priority", "delivery_info", "delivery_tag",
+    "body_encoding",
 )  # fmt: skip
 ENVELOPE = ("body", "content-encoding", "content-type", "headers", "properties")
 # No task accepts one of these as an argument, except as an id.
@@ -41,10 +46,12 @@ NEVER_RIGHT: tuple[Any, ...] = (
     -1, 0.5, 1e308, 2**70, True, [], {}, [[[]]], {"a": {"b": None}}, "", "x" * 5000, "\x00", "\ud800",
 )  # fmt: skip
 STRANGE: tuple[Any, ...] = (
-    None, 0, 1, 5, "5", " ", "a b", "\u202e", "\r\nSET x 1\r\n", "'; DROP TABLE workers", "ü", "{0}", "%s", "a" * 257, *NEVER_RIGHT,
+    None, 0, 1, 5, "5", " ", "a b", "\u202e", "\r\nSET x 1\r\n", "'; DROP TABLE workers", "ü", "{0}", "%s",
+    "a" * 257, *NEVER_RIGHT,
 )  # fmt: skip
 NO_IDS: tuple[Any, ...] = (
-    "", 0, 5, 1.5, None, True, [], {}, ["a"], "\x00", "a\x00b", "\ud800", "a\nb", "ü", "a" * 257, "a" * 100_000,
+    "", 0, 5, 1.5, None, True, [], {}, ["a"], "\x00", "a\x00b", "\ud800", "a\nb", "ü", "a" * 257,
+    "a" * 100_000,
 )  # fmt: skip
 NO_NUMBERS = (
     *(Splice(text) for text in ("NaN", "Infinity", "-Infinity", "1e999")),
@@ -163,9 +170,12 @@ class Attacker:
         chance, whole = self._chance, self._call().raw("tag")
         return chance.choice(
             (
-                b"\x00", b"\xff\xfe", b"not json", b"[]", b"null", b'"text"', b"{}", b"5", b'{"body": 1}', b"NaN", whole[:-1], whole[1:],
-                chance.randbytes(chance.randrange(1, 300)), whole[: chance.randrange(1, len(whole))], zlib.compress(whole),
-                whole.decode().encode("utf-16"), whole.replace(b"hostile", b"\xff\xfe"), whole + whole, b"[" + whole + b"]",
+                b"\x00", b"\xff\xfe", b"not json", b"[]", b"null", b'"text"', b"{}", b"5", b'{"body": 1}',
+                b"NaN", whole[:-1], whole[1:],
+                chance.randbytes(chance.randrange(1, 300)), whole[: chance.randrange(1, len(whole))],
+                zlib.compress(whole),
+                whole.decode().encode("utf-16"), whole.replace(b"hostile", b"\xff\xfe"), whole + whole,
+                b"[" + whole + b"]",
             )
         )  # fmt: skip
 

@@ -77,7 +77,8 @@ class Draft:
         }  # fmt: skip
         properties = {
             "correlation_id": self.task_id, "reply_to": self.reply_to, "delivery_mode": 2, "priority": 0,
-            "delivery_info": {"exchange": "", "routing_key": "acquire"}, "delivery_tag": tag, "body_encoding": "base64",
+            "delivery_info": {"exchange": "", "routing_key": "acquire"}, "delivery_tag": tag,
+            "body_encoding": "base64",
         }  # fmt: skip
         message = {
             "body": base64.b64encode(body).decode(),

@@ -173,6 +173,7 @@ def _access(view: Mapping[str, Any]) -> ApiAccess:
         return base64.b64decode(section.get(f"{key}-data", "")).decode()
 
     return ApiAccess(
-        server=cluster["server"], authority=pem(cluster, "certificate-authority"), token=user.get("token", ""),
+        server=cluster["server"], authority=pem(cluster, "certificate-authority"),
+        token=user.get("token", ""),
         certificate=pem(user, "client-certificate"), key=pem(user, "client-key"),
     )  # fmt: skip

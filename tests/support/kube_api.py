@@ -123,7 +123,8 @@ class ApiClient:
         """Return the events from a resourceVersion on, until the server ends the watch."""
         asked = query | {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(seconds)}
         answer = self._pool.request(
-            "GET", self._url(path, asked), preload_content=False, timeout=urllib3.Timeout(connect=5, read=seconds + 5)
+            "GET", self._url(path, asked), preload_content=False,
+            timeout=urllib3.Timeout(connect=5, read=seconds + 5)
         )  # fmt: skip
         if answer.status >= 300:
             raise ApiError(answer.status, _message(answer.data.decode()))

@@ -69,7 +69,8 @@ class Running:
     def start(self) -> None:
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(
-                in_image(self._words), cwd=ROOT, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                in_image(self._words), cwd=ROOT, env=self.env, stdin=subprocess.DEVNULL, stdout=log,
+                stderr=log,
                 start_new_session=True,
             )  # fmt: skip
 

@@ -33,7 +33,8 @@ def certificates(folder: Path) -> Path:
     curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
     for name in ("ca", "other"):
         openssl(
-            "req", "-x509", *curve, "-keyout", f"{name}.key", "-out", f"{name}.crt", "-days", "1", "-subj", f"/CN={name}",
+            "req", "-x509", *curve, "-keyout", f"{name}.key", "-out", f"{name}.crt", "-days", "1", "-subj",
+            f"/CN={name}",
             "-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign",
         )  # fmt: skip
     openssl("req", *curve, "-keyout", "tls.key", "-out", "tls.csr", "-subj", "/CN=127.0.0.1")

@@ -19,7 +19,8 @@ from tests.chaos.running import EVERY_KIND, Chaos
 CLAIM = ClaimRow(claim="c-1", worker="w-1", org="acme", epoch=1, ended_why="released")
 REQUEST = RequestRow(org="acme", request="r-1", state="granted", claim="c-1")
 ENTRY = Entry(
-    id=1, at=datetime(2026, 1, 1, tzinfo=UTC), worker_id=WorkerId("w-1"), from_state=State.IDLE, to_state=State.HOT,
+    id=1, at=datetime(2026, 1, 1, tzinfo=UTC), worker_id=WorkerId("w-1"), from_state=State.IDLE,
+    to_state=State.HOT,
     epoch=1, org="acme", claim_id="c-1", who="test", reason=MoveReason.CLAIMED, detail="",
 )  # fmt: skip
 LIFE = [

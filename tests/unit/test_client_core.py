@@ -308,7 +308,7 @@ class TestHolding:
         assert sooner.is_set()
         assert 5 <= (core.holdings.due_in(8.0) or 0) <= 10
 
-    def test_a_round_that_was_not_answered_is_tried_again_within_10_s_whatever_the_lease(self) -> None:
+    def test_an_unanswered_round_is_retried_within_10_s_for_any_lease(self) -> None:
         core = a_core()
         holding = held(core, lease_s=3600)
         core.holdings.retry(0.0)

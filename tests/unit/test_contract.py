@@ -115,7 +115,8 @@ def test_a_cancellation_names_org_and_request_or_is_invalid(org: Any, request_id
 
 
 @given(
-    st.lists(values, max_size=8), st.dictionaries(st.sampled_from(ACQUIRE) | st.text(max_size=100), values, max_size=8)
+    st.lists(values, max_size=8),
+    st.dictionaries(st.sampled_from(ACQUIRE) | st.text(max_size=100), values, max_size=8)
 )  # fmt: skip
 def test_positional_and_keyword_arguments_are_bound_by_name(args: list[Any], kwargs: dict[str, Any]) -> None:
     given_twice = set(ACQUIRE[: len(args)]) & set(kwargs)

@@ -15,7 +15,7 @@ from pool.ops.reporting.stories import because
 RUNBOOK = Path(__file__).resolve().parents[2] / "docs" / "runbook.md"
 
 
-def test_reason_is_one_word_for_a_label() -> None:
+def test_reason_is_a_valid_label() -> None:
     assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", reason) for reason in MoveReason)
 
 

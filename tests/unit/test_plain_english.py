@@ -101,6 +101,15 @@ def test_texts_use_no_banned_word(path: Path) -> None:
     assert findings(path, path.read_text()) == []
 
 
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "tests").rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_names_of_tests_use_no_banned_word(path: Path) -> None:
+    nodes = ast.walk(ast.parse(path.read_text()))
+    names = [n.name for n in nodes if isinstance(n, ast.FunctionDef) and n.name.startswith("test_")]
+    assert [n for n in names if any(p.search(n.replace("_", " ")) for p in _BANNED)] == []
+
+
 def test_every_listed_folder_exists_and_is_checked() -> None:
     checked = files()
     for done in DONE:

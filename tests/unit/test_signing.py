@@ -107,7 +107,8 @@ def test_arguments_that_cannot_be_signed_match_nothing() -> None:
 @pytest.mark.parametrize(
     "header",
     [None, 1, "", "1:acme:1:1300", f"1:acme:0:1300:{NONCE}:{'0' * 64}", f"1:a b:1:1300:{NONCE}:{'0' * 64}",
-     f"1:acme:1:1300:{NONCE}:{'0' * 64}\n", f"2:acme:1:1300:{NONCE}:{'0' * 64}", f"1:acme:1:1300:short:{'0' * 64}",
+     f"1:acme:1:1300:{NONCE}:{'0' * 64}\n", f"2:acme:1:1300:{NONCE}:{'0' * 64}",
+     f"1:acme:1:1300:short:{'0' * 64}",
      f"1:acme:1:1300:*{NONCE}:{'0' * 64}"],
 )  # fmt: skip
 def test_an_invalid_signature_header_is_refused(header: object) -> None:

@@ -18,7 +18,8 @@ def a_pass(**changes: Any) -> dict[str, Any]:
 
 def a_profile(**changes: Any) -> dict[str, Any]:
     well = {
-        "target": 3, "states": dict(STATES), "surplus_overdue": 0, "rollout": None, "trouble": None, "trouble_until": None,
+        "target": 3, "states": dict(STATES), "surplus_overdue": 0, "rollout": None, "trouble": None,
+        "trouble_until": None,
     }  # fmt: skip
     return well | changes
 
@@ -26,8 +27,10 @@ def a_profile(**changes: Any) -> dict[str, Any]:
 def a_pool(**changes: Any) -> dict[str, Any]:
     """A healthy status, except for these."""
     well: dict[str, Any] = {
-        "pool": {"paused": False, "canary_age_s": 1.0}, "profiles": {"default": a_profile()}, "passes": {"reap": a_pass()},
-        "waiting": [], "suspects": [], "leaving": [], "parked_overdue": 0, "unprotected": 0, "broker_emptied_at": None,
+        "pool": {"paused": False, "canary_age_s": 1.0}, "profiles": {"default": a_profile()},
+        "passes": {"reap": a_pass()},
+        "waiting": [], "suspects": [], "leaving": [], "parked_overdue": 0, "unprotected": 0,
+        "broker_emptied_at": None,
         "forbidden": [], "beat_dark": False,
     }  # fmt: skip
     return well | changes
