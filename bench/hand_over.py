@@ -52,7 +52,7 @@ class HandOver:
         self._lane.put_right()
 
     def _all_wait(self) -> None:
-        """By the server's own count; the last one may still arrive."""
+        """Wait until the server counts all waiters; the last one may still arrive."""
         eventually(lambda: self._lane.waiting() == WAITERS, within_s=SETTLE_S, every_s=0.5)
 
 

@@ -102,7 +102,7 @@ def fleet(
 
 
 def successes(system: System, name: str, times: int) -> None:
-    """Wait for `n` more successful runs of a pass."""
+    """Wait for `times` more successful runs of a pass."""
     seen = set()
 
     def enough() -> bool:
@@ -131,8 +131,7 @@ def test_workers_and_claims_cost_at_most_the_agreed_writes_and_leave_nothing(fle
     with Pool(system.redis.url) as pool, ThreadPoolExecutor(AT_ONCE) as threads:
 
         def use(number: int) -> None:
-            # Every second one is released as tainted, so that workers end and others are created
-            # meanwhile.
+            # Every second one has a TTL of 0, so that workers end and others are created meanwhile.
             worker = pool.acquire(f"org-{number % 7}", wait_s=300, ttl_s=600 * (number % 2))
             # A busy machine may answer late; repeating it is harmless.
             retrying(lambda: pool.release(worker.claim_id), policy=Backoff(tries=20), clock=SystemClock())

@@ -100,7 +100,7 @@ class Promised:
         self.most_claims[org] = max(cap, live) if cap else 10**9
 
     def counted(self, org: str, live: int, cap: int) -> None:
-        """`n` claims of this org are live now (promise 29)."""
+        """`live` claims of this org are live now (promise 29)."""
         most = self.most_claims.get(org, 10**9)
         assert live <= most, f"{org} holds {live} workers, {most} are allowed"
         if cap:

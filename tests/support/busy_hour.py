@@ -108,7 +108,7 @@ def passes_are_well(world: World) -> None:
 
 
 def many(store: Store, count: int, *, first: int = 0) -> None:
-    """Add `n` live workers with SQL alone: a third in use, the rest idle. `first` is the number of
+    """Add `count` live workers with SQL alone: a third in use, the rest idle. `first` is the number of
     the first one.
     """
     shape = Profile()

@@ -72,7 +72,7 @@ class Honest:
         self._plain.close()
 
     def goes_on(self, count: int = 200) -> list[tuple[str, float]]:
-        """Wait for `n` more calls, from every loop; return them with their durations."""
+        """Wait for `count` more calls or a failure; return them with their durations."""
         first = len(self._took)
         eventually(lambda: len(self._took) - first >= count or self._troubles, within_s=PATIENCE_S)
         return self.since(first)

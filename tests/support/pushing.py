@@ -53,7 +53,7 @@ class Sender:
         self.redis.lpush(queue, self.encoded(draft))
 
     def answers(self, count: int = 1) -> list[dict[str, Any]]:
-        """Return the next `n` answers on the reply list."""
+        """Return the next `count` answers on the reply list."""
         found: list[dict[str, Any]] = []
         for _ in range(count):
             popped = self.redis.blpop([self.address], timeout=ANSWERED_WITHIN_S)

@@ -258,7 +258,7 @@ class System:
             return int(tx.execute(found).scalar_one())
 
     def wait_idle(self, count: int, *, profile: str = "default", within_s: float = 60.0) -> None:
-        """Wait until `n` workers are warm; on failure show the logs of the processes."""
+        """Wait until `count` workers are warm; on failure show the logs of the processes."""
         try:
             eventually(
                 lambda: self.count(State.IDLE, profile=profile) >= count, within_s=within_s, every_s=0.1
@@ -379,7 +379,7 @@ class Load:
         assert not self.held_twice
 
     def goes_on(self, cycles: int = 20, within_s: float = PATIENCE_S) -> None:
-        """Wait for `n` more acquires that were granted and released."""
+        """Wait for `cycles` more acquires that were granted and released."""
         goal = self.cycles + cycles
         eventually(lambda: self.cycles >= goal, within_s=within_s)
 

@@ -221,7 +221,7 @@ class WorldStage(Generic[D]):
         refill_once(self.deps, ProfileName(profile))
 
     def warm(self, count: int, profile: str = "default") -> list[str]:
-        """Create `n` idle workers as the pool creates them."""
+        """Create `count` idle workers as the pool creates them."""
         before = {w.id for w in self.workers(State.IDLE)}
         with self.store.write() as tx:
             shape = self.deps.settings.profiles[profile]

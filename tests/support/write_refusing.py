@@ -92,7 +92,7 @@ def failover(server: RedisServer) -> None:
 
 
 def lasts(seconds: float) -> None:
-    """Keep the refusal."""
+    """Let this many seconds pass."""
     until = time.monotonic() + seconds
     eventually(lambda: time.monotonic() > until, within_s=seconds + 10, every_s=0.1)
 

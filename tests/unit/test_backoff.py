@@ -28,7 +28,7 @@ class NotedWaits:
 
 
 def failing(times: int, error: type[Exception] = Transient) -> tuple[Callable[[], str], list[int]]:
-    """A call that fails `failures` times, and the number of its calls."""
+    """A call that fails `times` times, and the number of its calls."""
     calls: list[int] = []
 
     def call() -> str:

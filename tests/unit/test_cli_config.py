@@ -52,7 +52,7 @@ def test_a_misspelled_command_is_a_usage_error_with_a_hint(capsys: pytest.Captur
 
 @pytest.fixture
 def probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command `probe` that runs its argument."""
+    """A command `probe` that does what its argument names."""
     module = types.ModuleType("probe_command")
     app = root.new_app("Probe.")
 

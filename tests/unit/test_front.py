@@ -109,7 +109,7 @@ class Bench:
         return ["acquire"]
 
     def wait_for_room(self, turned: Callable[[], None]) -> None:
-        """Always true."""
+        """Return at once: there is always room."""
 
     def dropped(self, why: DropReason) -> float:
         return float(self.metrics.messages_refused.labels(str(why))._value.get())
