@@ -1,5 +1,5 @@
-# Everything is done in a virtual environment that make sets up by itself: `make up` on a fresh clone is enough.
-# PYTHON is the interpreter it is made with, VENV where it is.
+# Make creates the virtual environment that all targets use: `make up` works on a fresh clone.
+# PYTHON is the interpreter that creates it, VENV its path.
 PYTHON ?= python3
 VENV ?= .venv
 UV ?= $(if $(wildcard $(VENV)/bin/uv),$(VENV)/bin/uv,uv)
@@ -8,11 +8,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 TESTS ?= tests
-# Most tests wait for processes; four files at a time keep two cores busy. JOBS=0 runs them one by one.
+# Most tests wait for processes; four files at a time keep two cores busy. JOBS=0 runs one at a time.
 JOBS ?= 4
 MINUTES ?= 10
 PODS ?= local
-# Each has a cluster of its own.
+# Each job has its own cluster.
 KUBE_JOBS ?= 2
 
 .DEFAULT_GOAL := help
@@ -24,7 +24,8 @@ help: ## print this
 
 venv: $(STAMP) ## set up the virtual environment
 
-# The lock fixes every package by hash; the project itself is installed in place, with the build tool from the lock.
+# The lock pins every package by hash; the project itself is installed in place, with the build tool
+# from the lock.
 $(STAMP): requirements.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "make: no $(PYTHON): install Python 3.11 or newer, or set PYTHON" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $(PYTHON) is too old: Python 3.11 or newer is needed; set PYTHON to one" >&2; exit 1; }
@@ -38,13 +39,13 @@ $(STAMP): requirements.lock pyproject.toml
 up: $(STAMP) ## start everything on this machine: broker, database, workers
 	@$(BIN)/warmpool up
 
-# Bytecode is kept, whatever the shell says: to compile the tests takes a runner longer than to import them.
+# Bytecode is kept in any shell: compiling the tests takes a runner longer than importing them.
 check test test-kube: export PYTHONDONTWRITEBYTECODE :=
 
-check: lint ## lint and the unit tests with a tenth of their examples: half a minute at most, for every commit
+check: lint ## lint, and the unit tests with a tenth of their examples: for every commit, half a minute at most
 	@echo "make: unit tests" && WARMPOOL_TEST_QUICK=1 $(BIN)/python -m pytest -q -o timeout_method=signal tests/unit
 
-test: $(STAMP) ## run the tests that need nothing but this machine (TESTS=tests/unit for a part)
+test: $(STAMP) ## run the tests that need only this machine (TESTS=tests/unit for a part)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder --durations=15 --durations-min=10 $(TESTS) --ignore=tests/kube
 
 lint: $(STAMP) ## check style, types and the layers
@@ -52,32 +53,34 @@ lint: $(STAMP) ## check style, types and the layers
 	@echo "make: mypy" && $(BIN)/mypy --no-error-summary
 	@echo "make: import-linter" && $(BIN)/lint-imports
 
-format: $(STAMP) ## put the code into the house's format
+format: $(STAMP) ## format the code
 	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .
 
 bench: $(STAMP) ## measure, each number against a limit of the same run; writes docs/performance.md
 	@$(BIN)/python -m bench --docs docs
 
-bench-quick: $(STAMP) ## the same in a few minutes, judged by gates that are further out than the goals; writes nothing
+bench-quick: $(STAMP) ## the same in a few minutes with wider limits; writes nothing
 	@$(BIN)/python -m bench --quick
 
-race: $(STAMP) ## 10,000 acquires from 16 client processes; fails if a worker is ever held twice
+race: $(STAMP) ## 10,000 acquires from 16 client processes; fails if a worker ever has two holders
 	@$(BIN)/python -m bench.race
 
-chaos: $(STAMP) ## seeded faults on the real system (SEED=1 MINUTES=10 PODS=kubernetes); without SEED also 200 lock losses and a long outage
+chaos: $(STAMP) ## seeded faults on the real system (SEED=1 MINUTES=10 PODS=kubernetes); without SEED also lock losses
 	@$(BIN)/python -m tests.chaos --seed $(or $(SEED),1) --minutes $(MINUTES) --pods $(PODS)
 	$(if $(SEED),,@WARMPOOL_TEST_LONG=1 $(BIN)/python -m pytest -s tests/faults/test_lock_losses.py tests/faults/test_outages.py)
 
 soak: $(STAMP) ## steady load for half an hour; memory, connections and tables must stay flat
 	@$(BIN)/python -m tests.soak
 
-drill: $(STAMP) ## break a running pool in four ways and see each on the board, in status and as an alert (about five minutes)
+drill: $(STAMP) ## break a running pool in four ways; board, status and an alert must show each (five minutes)
 	@WARMPOOL_TEST_LONG=1 $(BIN)/python -m pytest -s -p no:logging tests/faults/test_drill.py
 
-proof: $(STAMP) ## every crash point, the pairs of verbs in all orders, 100,000 hostile messages, the model (300 examples); prints what was tried
+proof: $(STAMP) ## every crash point, pairs of verbs in all orders, 100,000 hostile messages, the model
 	@WARMPOOL_TEST_LONG=1 WARMPOOL_MODEL=$(or $(MODEL),ci) $(BIN)/python -m pytest -s tests/faults/test_crash_points.py tests/faults/test_pairs.py tests/faults/test_message_fuzzer.py tests/faults/test_hostile_neighbours.py tests/model
 
-mutants: $(STAMP) ## break each promise in a copy of the code and see a test fail (PROMISE="3 4" for some, KUBE=1 for those that need a cluster, QUICK=1 for those that start no pool, EVERY=2 for each second one; ten minutes)
+# PROMISE selects promises, KUBE=1 mutants that need a cluster, QUICK=1 those whose tests start no pool,
+# EVERY=2 every second one.
+mutants: $(STAMP) ## break each promise in a copy of the code; a test must fail (PROMISE="3 4" KUBE=1 QUICK=1 EVERY=2)
 	@$(BIN)/python -m tests.mutants --jobs $(or $(MUTANT_JOBS),2) $(if $(PROMISE),--promise $(PROMISE)) $(if $(KUBE),--kube) $(if $(QUICK),--quick) $(if $(EVERY),--every $(EVERY))
 
 test-kube: $(STAMP) ## run the tests against a real Kubernetes API server
@@ -93,10 +96,10 @@ sbom: ## write the image's packages to build/sbom.json (CycloneDX), from the loc
 	@mkdir -p build
 	@$(PYTHON) deploy/sbom.py >build/sbom.json && echo "make: build/sbom.json"
 
-audit: ## look the locked packages up among the known vulnerabilities (needs a network; not part of CI)
+audit: ## check the locked packages for known vulnerabilities (needs a network; not part of CI)
 	@test -x build/audit/bin/pip-audit || { $(PYTHON) -m venv build/audit && build/audit/bin/python -m pip --quiet --disable-pip-version-check install pip-audit; }
 	@build/audit/bin/pip-audit --strict --require-hashes --disable-pip -r requirements.lock
 
-clean: ## remove what can be made again; data directories stay
+clean: ## remove generated files; data directories stay
 	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,6 @@
-"""`python -m bench`: measure, print ratios, and fail if a goal is missed; a quick run fails beyond the gates, which are further out."""
+"""`python -m bench`: measure, print ratios, and fail if a goal is missed. A quick run fails only
+beyond the gates, which are wider.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ BENCHES: dict[str, tuple[Callable[[Effort], BenchReport], Effort, Effort]] = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """0 if every goal was met."""
+    """Return 0 if every goal was met."""
     parser = argparse.ArgumentParser(
         prog="python -m bench", description="Measure, each figure against a peer in the same run."
     )
@@ -72,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
             try:
                 report = bench(quick if given.quick else full)
             except Missing as exc:
-                # At home it is left out, as the tests that need it are.
+                # Locally it is skipped, like the tests that need it.
                 if os.environ.get("CI"):
                     raise
                 print(f"{name}: left out: {exc}", file=sys.stderr, flush=True)

@@ -1,8 +1,8 @@
-"""What an update of the board costs a browser at 10,000 workers, and how many bytes it is. `python -m bench.board_update`; needs Chromium, so it is
-not part of `make bench`.
+"""The cost of a board update for a browser at 10,000 workers, and its size in bytes. Run with
+`python -m bench.board_update`; needs Chromium, so it is not part of `make bench`.
 
-The cost is the time that the page's main thread computes, as Chromium's own trace has it: the update's code, and the styles, layout and painting that
-follow from it. Time in which other processes had the machine does not count.
+The cost is the CPU time of the page's main thread in Chromium's own trace: the update's code, and
+the styles, layout and painting that follow. Time of other processes does not count.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class UpdateCost:
 
 
 def main() -> int:
-    """0 if every kind of update is below its limits in the median."""
+    """Return 0 if every kind of update is below its limits in the median."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     kinds: list[str] = []
     server = PostgresServer().start()
@@ -70,7 +70,7 @@ def main() -> int:
 
 
 def _rounds(page: Page, store: Store) -> Iterator[str]:
-    """Do something, wait until the page shows it, say what it was."""
+    """Cause a change, wait until the page shows it, and return what it was."""
     _shows_cells(page, WORKERS)
     yield "first"
     for done in range(1, ROUNDS + 1):
@@ -87,7 +87,7 @@ def _rounds(page: Page, store: Store) -> Iterator[str]:
     yield f"{MOVES} come"
     _do(store, _MOVE.format(WORKERS))
     expect(page.locator("[data-state=idle] b")).to_have_text("0")
-    yield "most move, told as a whole"
+    yield "most move, sent as a full update"
 
 
 def _shows_cells(page: Page, count: int) -> None:
@@ -104,7 +104,7 @@ def _count(page: Page) -> int:
 
 
 def _costs(events: list[dict[str, Any]], sizes: list[int]) -> list[UpdateCost]:
-    """Each update's own time on its thread, and that of what the page does until the next one."""
+    """Return each update's own time on its thread, and that of the page until the next one."""
     mine = [
         e for e in events if e["name"] == "FunctionCall" and e["args"]["data"].get("functionName") == "heard"
     ]
@@ -121,7 +121,7 @@ def _costs(events: list[dict[str, Any]], sizes: list[int]) -> list[UpdateCost]:
 
 
 def _judged(what: str, found: list[UpdateCost]) -> int:
-    """Updates that told of no cell are not what is measured, unless there are no others."""
+    """Leave out updates without a changed cell, unless there are no others."""
     costs = [c for c in found if c.size > 2_000] or found
     times = sorted(c.ms for c in costs)
     median, largest = times[len(times) // 2], max(c.size for c in costs)

@@ -1,8 +1,11 @@
-"""What a claim costs on Postgres: with 1,000 and with 100,000 idle workers, and beside a bare `UPDATE … RETURNING` that keeps no record, which is the least that any durable claim can cost.
+"""The cost of a claim on Postgres: with 1,000 and with 100,000 idle workers, compared with a bare
+`UPDATE … RETURNING` that keeps no record, which is the least that any durable claim can cost.
 
-One call is one commit on a server that syncs to disk. Outside of the timed part the claim is released and its worker retired
-the way the pool does it, and between rounds as many new workers become idle: each claim meets the dead index entries of the claims
-before it at the very end of the index where it looks, as in a pool that is used."""
+One call is one commit on a server that syncs to disk. Outside the timed part the claim is released
+and its worker retired as in the pool, and between rounds as many new workers become idle: each
+claim meets the dead index entries of earlier claims at the end of the index where it starts, as in
+a pool in use.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ QUICK = Effort(rounds=5, calls=20, warm_up=40)
 
 
 class Commits(Enum):
-    """Whether a commit waits for the disk."""
+    """Return whether a commit waits for the disk."""
 
     SYNCED = auto()
     UNSYNCED = auto()
@@ -61,7 +64,7 @@ _BARE_REFILL = """INSERT INTO bare SELECT 'w-' || substr(md5(random()::text || n
 
 
 class PoolClaim:
-    """A batch of one, as an acquire worker asks for it."""
+    """A batch of one, as an acquire worker sends it."""
 
     def __init__(self, url: str, *, commits: Commits = Commits.SYNCED) -> None:
         world = World(connect(url, connections=1))
@@ -81,7 +84,9 @@ class PoolClaim:
         self._taken.append((ClaimId(answer.claim_id), WorkerId(answer.worker_id)))
 
     def after(self) -> None:
-        """With a TTL of zero the worker is not parked but drains; its pod's delete is accepted at once."""
+        """With a TTL of zero the worker is not parked but drains; the delete of its pod succeeds at
+        once.
+        """
         for claim_id, worker_id in self._taken:
             claiming.release(self.deps, Release(claim_id=claim_id, condition=Condition.CLEAN))
             retiring.retire(self.deps, worker_id)
@@ -111,7 +116,7 @@ class PoolClaim:
 
 
 class BareClaim:
-    """No request, no claim, no journal, no trigger: the limit."""
+    """No request, no claim, no journal, no trigger: the lower bound."""
 
     def __init__(self, url: str) -> None:
         self._connection = psycopg.connect(url, autocommit=True)
@@ -173,14 +178,14 @@ def run(effort: Effort) -> BenchReport:
 
 
 def round_trips(subject: Claiming) -> int:
-    """How often one call asks the server and waits for it, read from the wire."""
+    """Return how many round trips one call makes, read from the wire."""
     with tempfile.TemporaryFile() as trace:
         connection = subject.connection().pgconn
         connection.trace(trace.fileno())
         subject.once()
         connection.untrace()
         trace.seek(0)
-        # The server says that it is ready once for each time it was asked.
+        # The server sends ReadyForQuery once per round trip.
         asked = sum(b"ReadyForQuery" in line for line in trace)
     subject.after()
     return asked

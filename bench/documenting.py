@@ -1,4 +1,6 @@
-"""What a run found, written into the docs: the tables of `performance.md` between their marks, a picture a bench, and all figures as JSON."""
+"""Write the results of a run into the docs: the tables of `performance.md` between their marks, a
+picture per bench, and all figures as JSON.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ PAGE, FIGURES, PICTURES = "performance.md", "performance.json", "img"
 
 
 def write(reports: Sequence[BenchReport], folder: Path) -> None:
-    """Only what was measured is replaced."""
+    """Replace only what was measured."""
     page = folder / PAGE
     text = page.read_text()
     known = json.loads((folder / FIGURES).read_text()) if (folder / FIGURES).exists() else {}
@@ -29,7 +31,9 @@ def write(reports: Sequence[BenchReport], folder: Path) -> None:
 
 
 def replaced(text: str, bench: str, tables: str) -> str:
-    """The page with this bench's tables between its marks; a page without such marks is an error."""
+    """Return the page with this bench's tables between its marks; a page without such marks is an
+    error.
+    """
     begin, end = f"<!-- measured: {bench} -->", f"<!-- end: {bench} -->"
     found, count = re.subn(
         f"{begin}.*?{end}", lambda _: f"{begin}\n{tables}\n{end}", text, count=1, flags=re.DOTALL
@@ -40,7 +44,7 @@ def replaced(text: str, bench: str, tables: str) -> str:
 
 
 def tables(report: BenchReport) -> list[str]:
-    """Ratios with their goals, then times for scale."""
+    """Return ratios with their goals, then times for scale."""
     heads = " | ".join(f"p{q}" for q in QUANTILES)
     rule = "|---" * (len(QUANTILES) + 2) + "|"
     found = [machine(), "", f"| ratio, over the rounds | {heads} | goal |", rule]
@@ -55,5 +59,5 @@ def tables(report: BenchReport) -> list[str]:
 
 
 def machine() -> str:
-    """What it ran on, and how busy that was: a figure taken beside other work is worth less."""
+    """Return the machine and its load: a figure taken beside other work is less reliable."""
     return f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.0f} at the end of the run, Python {platform.python_version()}."

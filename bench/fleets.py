@@ -1,4 +1,6 @@
-"""A fleet of rows on a real Postgres and of pods in the Kubernetes driver's own cache, without a cluster: what a pass sees in a quiet pool of this size."""
+"""A fleet of rows on a real Postgres and of pods in the Kubernetes driver's own cache, without a
+cluster: what a pass reads in a quiet pool of this size.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +39,15 @@ from tests.support.podless import PodlessDriver
 from tests.support.postgres_server import PostgresServer
 from tests.support.world import WorldStage
 
-# Profiles that nobody uses are looked at all the same.
+# Unused profiles are processed too.
 _OTHERS = 4
 _AGE_S = 4_000.0
 
 
 class CachedPods(PodlessDriver):
-    """Pods that the watch has told of, shown by the cache that is used on a real cluster. Whatever would be a call to the API server is counted."""
+    """Pods that the watch has reported, in the cache that is used on a real cluster. Calls to the
+    API server are counted.
+    """
 
     def __init__(self, pods: Iterator[Known]) -> None:
         super().__init__()
@@ -51,7 +55,7 @@ class CachedPods(PodlessDriver):
         self.told(pods)
 
     def told(self, pods: Iterator[Known]) -> None:
-        """These are all that there are."""
+        """Set the complete list of pods."""
         self._known = {known.pod.name: known for known in pods}
         self._cache.replace(list(self._known.values()))
         self._names = tuple(self._known)
@@ -66,20 +70,20 @@ class CachedPods(PodlessDriver):
     def calls_made(self) -> int:
         return len(self.calls)
 
-    # What may happen to them.
+    # Events.
 
     def lose(self, name: str) -> None:
-        """Its pod is gone."""
+        """The pod is gone."""
         self._cache.drop(self._known[name])
 
     def strip(self, name: str) -> None:
-        """Somebody took away what the pool had written on it."""
+        """The stamp of a pod was removed."""
         known = self._known[name]
         bare = replace(known.pod, version=str(next(_versions)), annotations={})
         self._cache.put(replace(known, pod=bare))
 
     def stray(self, *names: str) -> None:
-        """Pods that no row knows."""
+        """Pods without a row."""
         for name in names:
             labels = {LABEL_WORKER: name, LABEL_ROLE: str(PodRole.WORKER)}
             pod = Pod(
@@ -96,7 +100,9 @@ class CachedPods(PodlessDriver):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassCost:
-    """What one run took: seconds of the clock, of this process' CPU and of the database's, and by how much its memory grew at most."""
+    """The cost of one run: seconds of wall time, of this process' CPU and of the database's, and
+    the peak growth of its memory.
+    """
 
     wall_s: float
     cpu_s: float
@@ -111,12 +117,14 @@ class GrownPool(WorldStage[CachedPods]):
     def __init__(self, store: Store) -> None:
         super().__init__(store, CachedPods(iter(())))
         self.deps = replace(self.deps, ids=RandomIds())
-        # Old enough to be looked at, young enough to stay.
+        # Old enough to be checked, young enough to stay.
         self.configure(max_age_s=10 * 86_400, terminal_keep_s=2 * 86_400)
         self.settle_down()
 
     def settle_down(self) -> None:
-        """From here on nothing is due: every answer is delivered, every pod says what its row says, and as many are wanted as are idle."""
+        """Make the pool quiet: every answer is delivered, every pod matches its row, and the warm
+        target equals the number of idle workers.
+        """
         with self.store.write() as tx:
             tx.execute(
                 text(
@@ -133,7 +141,7 @@ class GrownPool(WorldStage[CachedPods]):
         self.configure(profiles={PROFILE: replace(Profile(), warm_target=idle), **shapes})
 
     def once(self, name: str) -> PassCost:
-        """One run of a pass, which has nothing to do."""
+        """Run a pass that has nothing to do."""
         forget_peak()
         before, called, served = resident_mib(), self.driver.calls_made, self._served_s()
         began, began_cpu = perf_counter(), process_time()
@@ -151,7 +159,9 @@ class GrownPool(WorldStage[CachedPods]):
         return cost
 
     def _served_s(self) -> float:
-        """CPU of the database's processes that serve this pool. The kernel counts it in hundredths of a second."""
+        """Return the CPU time of the database's processes for this pool. The kernel counts it in
+        hundredths of a second.
+        """
         with self.store.read() as tx:
             pids = (
                 tx.execute(text("SELECT pid FROM pg_stat_activity WHERE datname = current_database()"))
@@ -162,8 +172,10 @@ class GrownPool(WorldStage[CachedPods]):
 
 
 def grown(server: PostgresServer, name: str, live: int) -> str:
-    """A database with so many live workers, three in ten busy and one in ten parked, and as many that have ended; with their claims, requests
-    and journal 13 rows a live worker. Its address."""
+    """Create a database with this many live workers, three in ten busy and one in ten parked, and
+    as many that have ended; with claims, requests and journal 13 rows per live worker. Return its
+    URL.
+    """
     return populated_with(
         server, name, FleetSize(idle=live * 6 // 10, busy=live * 3 // 10, parked=live // 10, past=live)
     )
@@ -213,7 +225,7 @@ _STATUS, _PEAK = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def forget_peak() -> None:
-    """From here on the kernel's highest mark is of what comes; where there is no such thing, it only rises."""
+    """Reset the kernel's peak memory mark; where that is not possible, it only rises."""
     if _PEAK.exists():
         _PEAK.write_text("5")
 

@@ -1,5 +1,7 @@
-"""Where the lane and its peers run side by side: one Redis, one Postgres that syncs to disk, a real acquire worker, a stock Celery worker, and
-echoes. Pods are rows only; what the pool sends to its other workers is published and thrown away."""
+"""The servers for the lane and its peers: one Redis, one Postgres that syncs to disk, a real
+acquire worker, a stock Celery worker, and echoes. Pods are rows only; messages to the pool's other
+workers are published and deleted.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,7 @@ class CallerProcess:
 
 
 class BenchGround:
-    """Everything that runs, and how it is put right between rounds."""
+    """All running processes, and how they are reset between rounds."""
 
     def __init__(self, system: System, database: str, store: Store) -> None:
         self.url = system.redis.url
@@ -73,11 +75,11 @@ class BenchGround:
         self._spent = {"lane": 0, "stock": 0}
 
     def used(self, what: str, count: int) -> None:
-        """So many workers were taken."""
+        """Record that this many workers were taken."""
         self._spent[what] += count
 
     def put_right(self) -> None:
-        """As many new workers, and nothing left of what was sent to nobody."""
+        """Create as many new workers, and delete messages without a consumer."""
         refill(self.store, self._spent["lane"])
         with psycopg.connect(self.database, autocommit=True) as connection:
             connection.execute(stock.REFILL, (self._spent["stock"],))
@@ -90,7 +92,9 @@ class BenchGround:
 
 
 def signing_twin(place: BenchGround, folder: Path, stack: ExitStack) -> System:
-    """An acquire worker on the same database, with a Redis of its own, that takes signed requests only."""
+    """An acquire worker on the same database, with its own Redis, that accepts only signed
+    requests.
+    """
     folder.mkdir()
     settings = {**ACQUIRE, "pool": {**ACQUIRE["pool"], "signed_requests": True}}
     return stack.enter_context(System(folder, place.database, settings=settings)).run("acquire")
@@ -98,7 +102,7 @@ def signing_twin(place: BenchGround, folder: Path, stack: ExitStack) -> System:
 
 @contextmanager
 def ground(folder: Path, settings: dict[str, Any] | None = None) -> Iterator[BenchGround]:
-    """All of it, until the block ends."""
+    """Run all of it until the block ends."""
     with ExitStack() as stack:
         server = PostgresServer(fsync=True).start()
         stack.callback(server.destroy)

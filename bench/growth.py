@@ -1,8 +1,11 @@
-"""Whether cost grows with the pool: the verbs and every pass at 1,000, 10,000 and 100,000 live workers, each with a history of its own size (at 100,000
-some 1.3 million rows), on a real Postgres and with as many pods in the driver's own cache.
+"""Whether cost grows with the pool: the verbs and every pass at 1,000, 10,000 and 100,000 live workers,
+each with a history of proportional size (at 100,000 about 1.3 million rows), on a real Postgres and
+with as many pods in the driver's own cache.
 
-The pool is quiet: a pass finds nothing to do, which is what it does nearly always, and what it costs then is what its period has to bear. What one step of work
-costs is `claim-cost`'s matter and the verbs' here; a step is the same row by its key at any size."""
+The pool is quiet: a pass usually finds nothing to do, and its cost then must fit its period. The
+cost of one step of work is measured by `claim-cost` and by the verbs here; a step reads the same
+row by its key at any size.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,10 @@ SIZES = (FEW, SOME, MANY)
 FULL = Effort(rounds=8, calls=20, warm_up=30)
 QUICK = Effort(rounds=4, calls=10, warm_up=20)
 RENEWED_AT_ONCE = 100
-# A pass may take half of its period; the guard at 10,000 a tenth of a second of CPU, and no call at all.
+# A pass may take half of its period; the guard at 10,000 a tenth of a second of CPU, and no call at
+# all.
 SHARE, GUARD_CPU_S = 0.5, 0.1
-# What a run may need on top of what is there: not a list of all rows.
+# Additional memory of a run: less than a list of all rows.
 MEMORY_MIB = 64.0
 Call = Callable[[GrownPool], None]
 
@@ -56,7 +60,7 @@ class Verb:
         self._pool.broker.sent.clear()
 
     def between(self) -> None:
-        """What was parked is claimed again by its org: the pool stays as it is."""
+        """The org claims its parked worker again: the pool does not change."""
 
 
 _TAKEN: dict[int, list[ClaimId]] = {}
@@ -106,7 +110,7 @@ def run(effort: Effort) -> BenchReport:
             effort,
         )
         for pool in pools.values():
-            # What was claimed here is to be replaced and stamped: that is work, and the passes are to have none.
+            # Claims made here cause refills and stamps; the passes must find no work.
             pool.settle_down()
         costs = {
             (name, size): [pool.once(name) for _ in range(effort.rounds + 1)][1:]
@@ -151,13 +155,17 @@ def _of_passes(costs: Mapping[tuple[str, int], Sequence[PassCost]]) -> Sequence[
 
 
 def _per_worker(name: str, costs: Mapping[tuple[str, int], Sequence[PassCost]]) -> Figure:
-    """CPU a worker, large to small: passes that compare all rows with all pods are to cost the same for each."""
+    """CPU time per worker, large to small: passes that compare all rows with all pods must cost the
+    same for each.
+    """
     large, small = (percentile([c.cpu_s / size for c in costs[name, size]], 50) for size in (MANY, SOME))
     return count(f"{name}: CPU a worker, {MANY:,} to {SOME:,}", large, small, most=1.5)
 
 
 def _against_period(name: str, found: Sequence[PassCost]) -> Sequence[Figure]:
-    """What a run works, in this process and in the database, is judged; how long it took depends on who else wants the machine, and is shown beside."""
+    """The goal applies to the CPU time of a run, in this process and in the database; the wall time
+    depends on other load and is only shown.
+    """
     period_s = PERIODS_S[name]
     works, takes = ([c.cpu_s + c.server_cpu_s for c in found], [c.wall_s for c in found])
     return [

@@ -1,7 +1,10 @@
-"""A hand-over: from the call of a release until the next of 500 waiters has its answer, beside a plain acquire of an idle worker that nobody else waits for.
+"""A hand-over: from the call of a release until the next of 500 waiters has its answer, compared with a
+plain acquire of an idle worker without waiters.
 
-Ten orgs, one worker and fifty waiters each; a worker stays with its org, so each release serves the org's oldest waiter. Waiters are real clients: they send their acquire
-again from time to time, as any client does whose answer is overdue."""
+Ten orgs, one worker and fifty waiters each; a worker stays with its org, so each release serves the
+org's oldest waiter. Waiters are real clients: they send their acquire again while their answer is
+overdue.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from bench.waiters import Waiters
 from pool.client.aio import AsyncWorker
 from tests.support.waiting import eventually
 
-# A p99 needs many calls a round.
+# A p99 needs many calls per round.
 FULL = Effort(rounds=6, calls=200, warm_up=50)
 QUICK = Effort(rounds=3, calls=100, warm_up=20)
 ORGS, WAITERS, IDLE = 10, 500, 1_000
@@ -24,7 +27,7 @@ _HAND_OVER, _ACQUIRE = f"hand-over, {WAITERS} waiters", "acquire"
 
 
 class HandOver:
-    """Release and be told; each org in its turn."""
+    """Release and wait for the next waiter's answer; each org in turn."""
 
     def __init__(self, lane: BenchLane, waiters: Waiters) -> None:
         self._lane, self._waiters = lane, waiters
@@ -39,7 +42,7 @@ class HandOver:
         self._held.append(self._waiters.hand_over(self._held.popleft()))
 
     def after(self) -> None:
-        """One more waits in the place of the one that was served."""
+        """Add a waiter in the place of the one that was served."""
         self._waiters.released()
         self._waiters.wait_for(self._orgs[0])
         self._orgs.rotate(-1)
@@ -49,7 +52,7 @@ class HandOver:
         self._lane.put_right()
 
     def _all_wait(self) -> None:
-        """By the server's own count; the last one may still be on its way."""
+        """Wait until the server counts all waiters; the last one may still arrive."""
         eventually(lambda: self._lane.waiting() == WAITERS, within_s=SETTLE_S, every_s=0.5)
 
 
@@ -66,7 +69,7 @@ class LoneAcquire:
         self._taken.append(self._waiters.acquire(next(self._orgs), ttl_s=0))
 
     def after(self) -> None:
-        """It drains; nobody waits for another."""
+        """It drains; no request waits for another."""
         self._spent += len(self._taken)
         while self._taken:
             self._waiters.release(self._taken.pop())

@@ -1,4 +1,6 @@
-"""One call at a time: what an acquire takes beside the least that Redis and Postgres can do, and beside stock Celery."""
+"""One call at a time: the time of an acquire compared with the least that Redis and Postgres need,
+and with stock Celery.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,13 @@ from tests.support.system import System
 
 FULL = Effort(rounds=12, calls=40, warm_up=60)
 QUICK = Effort(rounds=5, calls=25, warm_up=40)
-# Its peers may still be starting when the first call is made.
+# Its peers may still be starting at the first call.
 START_S = 120
 _BARE = stock.CLAIM.replace(":org", "%s")
 
 
 class Calling:
-    """A call that leaves something behind or does not."""
+    """A call that may leave something to reset."""
 
     def __init__(self, call: Callable[[], Any], after: Callable[[Any], None] = lambda _: None) -> None:
         self._call = call
@@ -42,11 +44,11 @@ class Calling:
         self._after(self._made)
 
     def between(self) -> None:
-        """One of them puts everything right."""
+        """One of them resets everything."""
 
 
 class PuttingRight(Calling):
-    """The one."""
+    """That one."""
 
     def __init__(self, place: BenchGround, call: Callable[[], Any], after: Callable[[Any], None]) -> None:
         super().__init__(call, after)
@@ -117,7 +119,7 @@ def _subjects(place: BenchGround, signing: System, stack: ExitStack) -> dict[str
         assert granted["outcome"] == "granted", granted
         place.used("lane", 1)
 
-    # So that every release finds something to release.
+    # So that every release finds a claim.
     held += [acquire() for _ in range(3)]
     place.used("lane", 3)
     return {
@@ -146,7 +148,7 @@ def _subjects(place: BenchGround, signing: System, stack: ExitStack) -> dict[str
 
 
 def _sync(stack: ExitStack) -> Callable[[], Any]:
-    """What the disk takes to keep a page that was written anew: a commit can not take less."""
+    """The time that the disk needs to store a rewritten page: a commit cannot take less."""
     file = stack.enter_context(tempfile.TemporaryFile(dir="/tmp"))  # noqa: SIM115 - the stack closes it
     file.write(bytes(8192))
     file.flush()

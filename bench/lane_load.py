@@ -1,5 +1,6 @@
-"""Many clients at once: 64 that always ask again, a burst of 300, and arrivals at random. All but the first are open-loop: a call is measured
-from when it was due."""
+"""Many concurrent clients: 64 that call again at once, a burst of 300, and random arrivals. All but
+the first are open-loop: a call is measured from when it was due.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ class CallerLoad:
     rounds: dict[str, list[list[float]]] = field(default_factory=dict)
 
     def closed(self, calls: int) -> None:
-        """64 clients that ask again as soon as they were answered. Kept is the time of the whole by the number of calls: seconds a call."""
+        """64 clients that call again as soon as they are answered. The result is the total time
+        divided by the number of calls: seconds per call.
+        """
         share = CLIENTS // PROCESSES
         plans = [[0.0] * (calls * share) for _ in self.callers]
         last = max(self._run(plans, share))
@@ -75,7 +78,8 @@ def run(effort: Effort) -> BenchReport:
         loads = [CallerLoad(place, kind, callers(stack, kind, place.url)) for kind in KINDS]
         compared = [load for load in loads if load.kind != "cycle"]
         for number in range(effort.rounds + 1):
-            # One load after the other on each kind, so that what is compared is measured within seconds.
+            # One load after the other on each kind, so that compared figures are measured within
+            # seconds.
             for load in loads:
                 load.closed(effort.calls if number else effort.warm_up)
             for load in compared:

@@ -1,5 +1,7 @@
-"""Lanes side by side: one Postgres that syncs every commit to disk, and for each fleet a database, a Redis and a real acquire worker of its own. Pods are
-rows only. Everything is asked through the queue, as services ask."""
+"""Several lanes: one Postgres that syncs every commit to disk, and for each fleet its own database,
+Redis and real acquire worker. Pods are rows only. All calls go through the queue, like those of
+services.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,9 @@ from tests.support.postgres_server import PostgresServer
 from tests.support.system import System
 from tests.support.waiting import eventually
 
-# What a pool of this age has behind it, whatever its size.
+# The history of a pool of this age, independent of its size.
 PAST = 1_000
-# Long enough for any bench; no lease, wait or parked worker ends by itself.
+# Long enough for any bench; no lease, wait or parked worker reaches its end.
 LONG_S = 3600
 SETTLE_S = 900.0
 # Without beat the pool is not healthy, and `status` exits accordingly.
@@ -32,7 +34,7 @@ _REPORTED = (0, 1, 2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchLane:
-    """One pool: what it runs and what it keeps."""
+    """One pool: its processes and its data."""
 
     system: System
     store: Store
@@ -42,13 +44,17 @@ class BenchLane:
         return self.system.redis.url
 
     def put_right(self, taken: int = 0) -> None:
-        """Make as many new idle workers as were taken; drop what was sent to workers that do not run here."""
+        """Create as many new idle workers as were taken; delete messages for workers that do not
+        run here.
+        """
         refill(self.store, taken)
         with redis.Redis.from_url(self.url) as client:
             client.delete("fleet", "bind", "passes")
 
     def crowd(self, org: str, count: int, *, profile: str = "default") -> None:
-        """Have so many acquires of this org wait: plain Celery messages, so that no client sends them again."""
+        """Add this many waiting acquires of an org: plain Celery messages, so that no client sends
+        them again.
+        """
         sender = Celery("crowd", broker=self.url, backend=self.url, set_as_current=False)
         kwargs = {"org": org, "profile": profile, "lease_s": LONG_S, "wait_s": LONG_S}
         for _ in range(count):
@@ -57,13 +63,13 @@ class BenchLane:
         eventually(lambda: self.waiting() == count, within_s=SETTLE_S, every_s=1.0)
 
     def waiting(self) -> int:
-        """How many acquires wait, by `warmpool status`."""
+        """Return how many acquires wait, from `warmpool status`."""
         seen = json.loads(self.system.command("status", "-o", "json", ok=_REPORTED))
         return sum(line["waiting"] for line in seen["waiting"])
 
 
 class Lanes:
-    """What is open, until the block ends."""
+    """Everything that is open until the block ends."""
 
     def __init__(self, server: PostgresServer, folder: Path, stack: ExitStack) -> None:
         self._server, self._folder, self.stack = server, folder, stack
@@ -75,7 +81,9 @@ class Lanes:
         idle: int,
         settings: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> BenchLane:
-        """A lane with so many idle workers; `settings` are laid over those of every bench, table by table."""
+        """A lane with this many idle workers; `settings` override those of every bench, table by
+        table.
+        """
         given = settings or {}
         merged = {t: {**ACQUIRE.get(t, {}), **given.get(t, {})} for t in {*ACQUIRE, *given}}
         database = populated_with(self._server, name, FleetSize(idle=idle, busy=0, parked=0, past=PAST))

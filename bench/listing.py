@@ -1,5 +1,7 @@
-"""The pod cache at 10,000 pods of a real API server: filling it, and a sweep over it, beside fetching the same list and decoding the fields that are needed, which
-any client has to do. Each is done by a new process."""
+"""The pod cache at 10,000 pods of a real API server: filling it, and a sweep over it, compared with
+fetching the same list and decoding the needed fields, which every client must do. Each runs in a
+new process.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from tests.support.kube_cluster import KubeCluster
 from tests.support.kube_ground import least_privileged
 from tests.support.system import ROOT
 
-# `calls` is how many pods there are.
+# `calls` is the number of pods.
 FULL = Effort(rounds=7, calls=10_000, warm_up=1)
 QUICK = Effort(rounds=3, calls=2_000, warm_up=1)
 MOST_CPU, MOST_MEMORY = 2.0, 1.3
@@ -59,7 +61,7 @@ def run(effort: Effort) -> BenchReport:
 
 
 def _make(user: ClusterUser, namespace: str, count: int) -> None:
-    """By the bare client: nobody needs their Secrets."""
+    """With the bare client: their Secrets are not needed."""
     client = BareClient(user.access)
     path = f"/api/v1/namespaces/{namespace}"
     settings = KubernetesSettings(namespace=namespace)

@@ -1,5 +1,7 @@
-"""Measuring beside a peer: every figure is a ratio within one run, so that a slow machine or a noisy minute moves both sides of it.
-The subjects take turns call by call; a ratio is taken per round, and its median over the rounds is what a goal judges."""
+"""Measure in comparison with a peer: every figure is a ratio within one run, so that a slow or busy
+machine affects both sides. The subjects take turns call by call; a ratio is computed per round, and
+a goal applies to its median over the rounds.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,13 @@ class Subject(Protocol):
     """Something that is measured."""
 
     def once(self) -> None:
-        """The timed part, once."""
+        """Run the timed part once."""
 
     def after(self) -> None:
-        """What each call leaves behind, put right; not timed."""
+        """Reset what each call leaves; not timed."""
 
     def between(self) -> None:
-        """Between two rounds; not timed."""
+        """Prepare the next round; not timed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +40,9 @@ class Effort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A ratio, how far it spread over the rounds, and the goal it was to meet, if any. `gate` is what a quick run on a shared machine must not
-    exceed: further out than the goal, so that only a real loss trips it."""
+    """A ratio, its spread over the rounds, and its goal, if any. `gate` is the limit of a quick run
+    on a shared machine: wider than the goal, so that only a real regression fails.
+    """
 
     name: str
     ratio: float
@@ -52,14 +55,14 @@ class Figure:
 
     @property
     def missed(self) -> bool:
-        """A figure that is not a number meets nothing."""
+        """A figure that is not a number meets no goal."""
         too_much = self.most is not None and not self.ratio <= self.most
         too_little = self.least is not None and not self.ratio >= self.least
         return too_much or too_little
 
     @property
     def shut(self) -> bool:
-        """Whether it is beyond its gate; without one of its own, beyond twice its goal."""
+        """Return whether it is beyond its gate; without a gate, beyond twice its goal."""
         if self.gate is not None:
             return not self.ratio <= self.gate
         too_much = self.most is not None and not self.ratio <= 2 * self.most
@@ -95,7 +98,9 @@ class Measured:
         most: float | None = None,
         gate: float | None = None,
     ) -> Figure:
-        """The median (or another quantile) of one subject against that of another, round by round."""
+        """Return the median (or another quantile) of one subject relative to that of another, round
+        by round.
+        """
         pairs = zip(self.rounds[of], self.rounds[to], strict=True)
         ratios = [percentile(a, q) / percentile(b, q) for a, b in pairs]
         middle = statistics.median(ratios)
@@ -105,7 +110,9 @@ class Measured:
         )
 
     def rate(self, name: str, of: str, to: str, *, least: float | None = None) -> Figure:
-        """Calls a second of one subject to those of another, round by round: the median of both, the other way up."""
+        """Return calls per second of one subject relative to another, round by round: the inverse
+        ratio of the medians.
+        """
         pairs = zip(self.rounds[of], self.rounds[to], strict=True)
         ratios = [percentile(b, 50) / percentile(a, 50) for a, b in pairs]
         middle = statistics.median(ratios)
@@ -121,7 +128,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchReport:
-    """What one bench found."""
+    """The results of one bench."""
 
     bench: str
     figures: Sequence[Figure]
@@ -157,7 +164,7 @@ class BenchReport:
 
 
 def percentile(values: Sequence[float], q: float) -> float:
-    """Between the two nearest values, in proportion."""
+    """Interpolate linearly between the two nearest values."""
     if not values:
         raise ValueError("nothing was measured")
     ordered = sorted(values)
@@ -167,14 +174,15 @@ def percentile(values: Sequence[float], q: float) -> float:
 
 
 def count(name: str, counted: float, against: float, *, most: float | None = None) -> Figure:
-    """A ratio of two numbers that were counted and do not spread."""
+    """A ratio of two counts, which has no spread."""
     ratio = counted / against
     return Figure(name=name, ratio=ratio, lowest=ratio, highest=ratio, most=most)
 
 
 def interleaved(subjects: Mapping[str, Subject], effort: Effort) -> Measured:
-    """All subjects in turn, in a new order each time so that none always follows the same one. The warm-up is a round that is
-    not kept: plans, caches and connections are made in it."""
+    """Run all subjects in turn, in a new order each time so that none always follows the same one.
+    The warm-up is a round that is dropped: plans, caches and connections are created in it.
+    """
     order, shuffled = list(subjects), random.Random(1)
     kept: dict[str, list[list[float]]] = {name: [] for name in subjects}
     for number in range(effort.rounds + 1):
@@ -191,7 +199,7 @@ def interleaved(subjects: Mapping[str, Subject], effort: Effort) -> Measured:
 
 
 def lines(report: BenchReport) -> list[str]:
-    """The report as two small tables: ratios over the rounds, then absolute times for scale."""
+    """Return the report as two small tables: ratios over the rounds, then absolute times for scale."""
     width = max(len(n) for n in (*report.measured.rounds, *(f.name for f in report.figures)))
     head = "".join(f"{f'p{q}':>8}" for q in QUANTILES)
     found = [f"{report.bench}", "", f"  {'ratio, over the rounds':<{width}} {head}   goal"]

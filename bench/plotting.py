@@ -1,4 +1,4 @@
-"""A report as a picture: every subject's times, its ratios in the title. Needs the extra `plots`."""
+"""Draw a report: every subject's times, with its ratios in the title. Needs the extra `plots`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bench.measuring import BenchReport
 
 
 def plot(report: BenchReport, path: Path) -> None:
-    """One row a subject, from p10 to p99, the median marked; milliseconds on a logarithmic scale."""
+    """One row per subject, from p10 to p99, the median marked; milliseconds on a logarithmic scale."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -1,5 +1,7 @@
-"""Databases as a pool leaves them: idle workers in the order in which they became ready, others busy or parked, and behind them the
-ended workers, claims, requests and journal of the past day. All of it grows with the number of idle workers."""
+"""Databases like those of a used pool: idle workers in the order in which they became ready, busy
+and parked ones, and the ended workers, claims, requests and journal of the past day. All of it
+grows with the number of idle workers.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from tests.support.postgres_server import PostgresServer
 ORGS = 200
 PROFILE = ProfileName("default")
 
-# Ids are random, as the pool's are: where they land in an index is part of the cost.
+# Ids are random, like the pool's: their place in an index is part of the cost.
 _RANDOM = "substr(md5(random()::text || clock_timestamp()::text || {n}), 1, 20)"
 _ORG = f"'org-' || ({{n}} % {ORGS})"
 
@@ -76,12 +78,14 @@ class FleetSize:
 
 
 def populated(server: PostgresServer, name: str, idle: int) -> str:
-    """A database with so many idle workers, a twentieth as many busy and parked each, and as many that have ended. Its address."""
+    """Create a database with this many idle workers, a twentieth as many busy and parked each, and
+    as many that have ended. Return its URL.
+    """
     return populated_with(server, name, FleetSize(idle=idle, busy=idle // 20, parked=idle // 20, past=idle))
 
 
 def populated_with(server: PostgresServer, name: str, fleet: FleetSize) -> str:
-    """A database with these. Its address."""
+    """Create a database with these. Return its URL."""
     url = server.create_database(name)
     store = connect(url, call_timeout_s=120)
     migrations.upgrade(store)
@@ -98,12 +102,12 @@ def populated_with(server: PostgresServer, name: str, fleet: FleetSize) -> str:
 
 
 def askers() -> list[OrgId]:
-    """Orgs that have nothing parked: what they are given is warm."""
+    """Create orgs without parked workers: they get warm ones."""
     return [OrgId(f"asker-{n}") for n in range(ORGS)]
 
 
 def refill(store: Store, count: int, *, over_s: float = 0) -> None:
-    """New slots that become idle, past the triggers as always; all that were made are now ready."""
+    """Create slots that become idle, without the triggers; all are ready now."""
     if not count:
         return
     with store.write() as tx:
@@ -113,7 +117,7 @@ def refill(store: Store, count: int, *, over_s: float = 0) -> None:
 
 
 def _history(tx: Tx, **numbers: int) -> None:
-    """Rows at the end of their way, written without the moves that led there: the triggers would refuse that."""
+    """Rows in their final state, written without the moves before: the triggers would refuse that."""
     tx.execute(text("SET LOCAL session_replication_role = replica"))
     tx.execute(text(_LIVES), numbers)
     for statement in _LIVED:

@@ -1,7 +1,10 @@
-"""A pool at its cap: 64 clients on 50 workers, where every acquire waits for a release, beside the same clients on 1,000 idle workers, where none waits.
+"""A pool at its cap: 64 clients on 50 workers, where every acquire waits for a release, compared with
+the same clients on 1,000 idle workers, where none waits.
 
-A client asks for its next worker before it releases the one it has. One that asked after its release would find a free worker most of the time: at any moment half of
-64 clients are on their way to the release, and 50 workers are more than 32."""
+A client requests its next worker before it releases the one it has. A client that requested after
+its release would find a free worker most of the time: at any moment half of 64 clients are
+releasing, and 50 workers are more than 32.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ def run(effort: Effort) -> BenchReport:
 
 
 def shared_out(lane: BenchLane) -> None:
-    """Give each of the few orgs its share of the workers; they stay with it for life."""
+    """Give each of the few orgs its share of the workers, which stay with it for life."""
     with Pool(lane.url, name="bench") as pool:
         held = [pool.acquire(askers()[n % FEW_ORGS], lease_s=LONG_S, ttl_s=LONG_S) for n in range(TIGHT)]
         for worker in held:

@@ -1,9 +1,10 @@
-"""Many clients, few workers: no worker is ever held by two of them.
+"""Many clients, few workers: no worker ever has two holders.
 
     python -m bench.race [--acquires 10000] [--clients 16] [--threads 2] [--workers 50]
 
-Starts a real deployment with two acquire workers, and client processes that acquire, hold briefly and release. Then the
-journal, the table and the clients' own logs are compared. A violation is printed as a sentence, and the exit code is 1.
+Start a real deployment with two acquire workers, and client processes that acquire, hold briefly
+and release. Then compare the journal, the table and the clients' own logs. A violation is printed
+as a sentence, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -34,13 +35,15 @@ from tests.support.waiting import eventually
 ORGS = ("acme", "globex", "initech", "umbrella")
 HOLD_S = 0.01
 LEASE_S = 30
-# A claim whose release got lost ends at its lease.
+# A claim whose release was lost ends at its lease.
 SETTLE_S = LEASE_S + 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaceHold:
-    """One grant as its holder saw it; the times are of this machine's one monotonic clock, so they compare between processes."""
+    """One grant as its holder saw it; the times are of this machine's monotonic clock, so they
+    compare between processes.
+    """
 
     claim_id: str
     worker_id: str
@@ -55,7 +58,7 @@ class RaceHold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RacingClient:
-    """What one client process is told."""
+    """The arguments of one client process."""
 
     url: str
     file: Path
@@ -65,7 +68,7 @@ class RacingClient:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logs:
-    """All that the clients wrote down."""
+    """Everything that the clients wrote."""
 
     holds: list[RaceHold]
     refusals: Counter[str]
@@ -73,7 +76,7 @@ class Logs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaceVerdict:
-    """What came of a race."""
+    """The result of a race."""
 
     logs: Logs
     seconds: float
@@ -99,7 +102,7 @@ class RaceVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Race:
-    """How many of what."""
+    """The numbers of the race."""
 
     acquires: int = 10_000
     clients: int = 16
@@ -107,7 +110,7 @@ class Race:
     threads: int = 2
 
     def run(self, folder: Path) -> RaceVerdict:
-        """The whole of it; raises if it could not be run, and says in its verdict what was wrong with it."""
+        """Run the race; raise if it could not be run, and list violations in its result."""
         settings = {
             "pool": {"max_workers": self.workers, "hot_idle_ttl_s": 3600, "fleet_threads": 16},
             "profiles": {"default": {"warm_target": self.workers}},
@@ -118,7 +121,7 @@ class Race:
             began = time.monotonic()
             logs = self._compete(system)
             seconds = time.monotonic() - began
-            violations = [f"{claim} is held by nobody and has not ended" for claim in _left_over(system)]
+            violations = [f"{claim} has no holder and has not ended" for claim in _left_over(system)]
             violations += system.wrongs() + contradictions(system.entries(), logs.holds)
             if len(logs.holds) < self.acquires:
                 violations.append(f"{len(logs.holds)} of {self.acquires} acquires were granted")
@@ -149,7 +152,7 @@ class Race:
         return read_logs(files)
 
     def _watch(self, clients: Sequence[subprocess.Popen[bytes]], files: Sequence[Path]) -> None:
-        """One line that goes on, or every few seconds a new one if nobody watches."""
+        """Print progress on one line, or a new line every few seconds without a terminal."""
         told, pause = 0.0, threading.Event()
         while any(client.poll() is None for client in clients):
             done = sum(file.read_bytes().count(b'"claim_id"') for file in files if file.exists())
@@ -165,10 +168,11 @@ class Race:
 
 
 def contradictions(entries: Sequence[Entry], holds: Sequence[RaceHold]) -> list[str]:
-    """Where the holders' own words do not fit together, or not with the journal."""
+    """Return contradictions between the clients' logs, or with the journal."""
     told = [
         history.ClaimHold(
-            claim=h.claim_id, worker=h.worker_id, epoch=h.epoch, org=h.org, request="", begun=h.begun, ended=h.ended
+            claim=h.claim_id, worker=h.worker_id, epoch=h.epoch, org=h.org, request="", begun=h.begun,
+            ended=h.ended
         )
         for h in holds
     ]  # fmt: skip
@@ -178,7 +182,7 @@ def contradictions(entries: Sequence[Entry], holds: Sequence[RaceHold]) -> list[
 
 
 def violations(entries: Sequence[Entry], holds: Sequence[RaceHold]) -> list[str]:
-    """All that the journal and the clients' logs say against the promise."""
+    """Return all violations in the journal and the clients' logs."""
     return held_twice(entries) + contradictions(entries, holds)
 
 
@@ -189,7 +193,7 @@ def read_logs(files: Sequence[Path]) -> Logs:
 
 
 def compete(client: RacingClient) -> None:
-    """One client process: some threads that share a client, until so many acquires were granted."""
+    """One client process: threads that share a client, until enough acquires were granted."""
     writing, left = threading.Lock(), iter(range(client.share))
 
     def run(pool: Pool) -> None:
@@ -210,8 +214,9 @@ def compete(client: RacingClient) -> None:
 
 
 def acquire_and_release(pool: Pool) -> dict[str, Any]:
-    """One turn, for any org, with or without waiting; what is to be written down of it. The orgs' demands go up and down by
-    chance, so they compete for workers, and clients of one org for those that it has."""
+    """Run one turn, for any org, with or without waiting; return what to record. The orgs' demands
+    vary at random, so they compete for workers, and clients of one org for those that it has.
+    """
     org, asked = random.choice(ORGS), time.monotonic()
     try:
         worker = pool.acquire(org, wait_s=random.choice((0, 30)), lease_s=LEASE_S)
@@ -234,7 +239,7 @@ def acquire_and_release(pool: Pool) -> dict[str, Any]:
 
 @contextmanager
 def _database() -> Iterator[str]:
-    """A new database on a server of its own."""
+    """A new database on its own server."""
     server = PostgresServer().start()
     try:
         yield server.create_database("race")
@@ -243,7 +248,7 @@ def _database() -> Iterator[str]:
 
 
 def _left_over(system: System) -> list[str]:
-    """Claims that are still live once everybody has gone, and stay so."""
+    """Return claims that are still live after all clients have ended."""
     try:
         eventually(lambda: not system.live_claims(), within_s=SETTLE_S, every_s=0.2)
     except AssertionError:

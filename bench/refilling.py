@@ -1,5 +1,8 @@
-"""Whether a refill slows acquires: arrivals at random (open-loop, measured from when each was due), in turns with a refill beside them and without. As many workers are
-made as are taken. Pods are entries of a dict, since a real cluster's nodes and API server are other machines; what the refill does to the database is all real."""
+"""Whether a refill slows acquires: random arrivals (open-loop, measured from when each was due), in
+turns with and without a refill. As many workers are created as are taken. Pods are entries of a
+dict, because a real cluster's nodes and API server are other machines; the database work of the
+refill is real.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ from bench.lane_load import RATE, CallerLoad, callers
 from bench.measuring import BenchReport, Effort, Measured
 from tests.support.system import ROOT
 
-# About so many calls arrive in a round; a p99 needs many of them. The warm-up is whole rounds.
+# The approximate number of calls per round; a p99 needs many of them. The warm-up is whole rounds.
 FULL = Effort(rounds=9, calls=640, warm_up=1)
 QUICK = Effort(rounds=5, calls=160, warm_up=1)
 MOST = 1.2
 
 
 class Refill:
-    """The process beside."""
+    """The refilling process."""
 
     def __init__(self, place: BenchGround, rate: float) -> None:
         self.process = subprocess.Popen(

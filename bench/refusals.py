@@ -1,4 +1,6 @@
-"""Refusals: 64 clients that do not wait, at a pool whose 50 workers are its cap and are all held, beside 64 clients whose acquires are granted."""
+"""Refusals: 64 clients that do not wait, in a pool whose 50 workers are its cap and are all held,
+compared with 64 clients whose acquires are granted.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""How fast pods are made: the driver's `create` (pod and Secret, from 50 threads, its limit of calls lifted) beside a bare HTTP client with 50 connections that
-makes the same writes with bodies that are ready. Both take turns on one real API server, so that its growing store slows both."""
+"""How fast pods are created: the driver's `create` (pod and Secret, from 50 threads, without its
+rate limit) compared with a bare HTTP client with 50 connections that makes the same writes with
+prepared bodies. Both take turns on one real API server, so that its growing store slows both.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from tests.support.kube_cluster import KubeCluster
 from tests.support.kube_ground import least_privileged
 
 AT_ONCE = 50
-# A round is so many pods of each kind; the warm-up opens the connections.
+# The number of pods of each kind per round; the warm-up opens the connections.
 FULL = Effort(rounds=10, calls=100, warm_up=100)
 QUICK = Effort(rounds=4, calls=50, warm_up=50)
 LEAST = 0.7
@@ -35,14 +37,14 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bodies:
-    """A pod that is ready to be sent, and its Secret but for the pod's uid."""
+    """A pod that is ready to be sent, and its Secret without the pod's uid."""
 
     pod: bytes
     secret: bytes
 
 
 class Spawner:
-    """Our own way."""
+    """The driver."""
 
     def __init__(self, settings: KubernetesSettings, threads: ThreadPoolExecutor) -> None:
         self._threads = threads
@@ -59,7 +61,7 @@ class Spawner:
 
 
 class BareSpawner:
-    """The same writes, ready made."""
+    """The same writes with prepared bodies."""
 
     def __init__(
         self, user: ClusterUser, place: PodPlace, namespace: str, threads: ThreadPoolExecutor
@@ -90,7 +92,7 @@ _UNKNOWN = b"00000000-0000-0000-0000-000000000000"
 
 
 def run(effort: Effort) -> BenchReport:
-    """Start a cluster, make pods in turn, end it."""
+    """Start a cluster, create pods in turn, end it."""
     with contextlib.ExitStack() as stack:
         cluster = stack.enter_context(KubeCluster())
         threads = stack.enter_context(ThreadPoolExecutor(AT_ONCE))
@@ -134,6 +136,7 @@ def _rate(name: str, measured: Measured, of: str, *, least: float | None = None)
 def spec() -> PodSpec:
     name = f"w-spawned-{next(_numbers)}"
     return PodSpec(
-        name=name, profile="default", revision="rev-1", image="worker:1", cpu_millicores=100, memory_mib=64, port=8080,
+        name=name, profile="default", revision="rev-1", image="worker:1", cpu_millicores=100, memory_mib=64,
+        port=8080,
         grace_s=30, secret=tokens.worker_key(_KEY, name),
     )  # fmt: skip

@@ -14,7 +14,7 @@ from bench.measuring import Effort, Measured
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnLoad:
-    """The clients of one lane, and how many workers one call of theirs uses up."""
+    """The clients of one lane, and how many workers one call uses up."""
 
     name: str
     lane: BenchLane
@@ -23,7 +23,9 @@ class TurnLoad:
 
 
 def in_turns(loads: Sequence[TurnLoad], effort: Effort) -> Measured:
-    """Seconds a call of each load, a figure a round. In a new order each round: what one leaves to be done behind its answers falls to whichever comes next."""
+    """Return seconds per call of each load, one figure per round. Each round has a new order: work
+    that one load leaves behind its answers falls to the next one.
+    """
     order, shuffled = list(loads), random.Random(1)
     rounds: dict[str, list[list[float]]] = {load.name: [] for load in loads}
     for number in range(effort.rounds + 1):
@@ -38,7 +40,7 @@ def in_turns(loads: Sequence[TurnLoad], effort: Effort) -> Measured:
 
 
 def _seconds_a_call(callers: Sequence[CallerProcess], calls: int) -> float:
-    """Time of the whole by the number of calls."""
+    """The total time divided by the number of calls."""
     share = CLIENTS // PROCESSES
     for caller in callers:
         caller.begin([0.0] * (calls * share), share)

@@ -1,4 +1,6 @@
-"""Many waiters in one process: real acquires of the asyncio client, a client for each org, in an event loop of its own thread."""
+"""Many waiters in one process: real acquires of the asyncio client, a client for each org, in an
+event loop in its own thread.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ PATIENCE_S = 60.0
 
 
 class Waiters:
-    """What they are granted is in `granted`, in the order in which the answers arrive; one that could not wait is there as its error."""
+    """Grants are in `granted`, in the order of their arrival; one that could not wait is there as
+    its error.
+    """
 
     def __init__(self, url: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -38,16 +42,18 @@ class Waiters:
         self._loop.close()
 
     def acquire(self, org: str, *, ttl_s: int) -> AsyncWorker:
-        """A worker now, or `Refused`."""
+        """Return a worker now, or raise `Refused`."""
         return self._do(self._acquire(org, wait_s=0, ttl_s=ttl_s))
 
     def wait_for(self, org: str) -> None:
-        """Ask for a worker that is not there yet; returns once a later message of the same client was answered."""
+        """Request a worker that does not exist yet; return once a later message of the same client
+        was answered.
+        """
         self._do(self._begin(org))
         self._do(self._pool(org).release("c-unknown"))
 
     def hand_over(self, worker: AsyncWorker) -> AsyncWorker:
-        """Release this one; what the next waiter has got then."""
+        """Release this one; return what the next waiter got."""
         releasing = asyncio.run_coroutine_threadsafe(worker.release(), self._loop)
         got = self.granted.get(timeout=PATIENCE_S)
         if isinstance(got, Exception):

@@ -1,5 +1,7 @@
-"""Whether an acquire pays for those who wait: with 10,000 waiters of an org that is at its own cap, so that none of them may be served, beside 10 of them. Once they wait
-for the same profile, once for another one."""
+"""Whether waiters slow an acquire: with 10,000 waiters of an org at its own cap, so that none of
+them can be served, compared with 10 of them. Once they wait for the same profile, once for another
+one.
+"""
 
 from __future__ import annotations
 
@@ -53,5 +55,5 @@ def _acquire(ground: Lanes, name: str, waiters: int, profile: str) -> LoneAcquir
 
 
 def _at_cap(ground: Lanes, lane: BenchLane) -> None:
-    """The org holds the one worker that it may hold."""
+    """The org holds the one worker that its cap allows."""
     ground.stack.enter_context(Pool(lane.url, name="crowd")).acquire(CROWD, lease_s=LONG_S)

@@ -16,7 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.support.examples import examples
 
-# How fast examples are made and tried is the machine's matter.
+# The speed of generating and trying examples depends on the machine.
 settings.register_profile(
     "house",
     parent=settings.default,
@@ -26,7 +26,7 @@ settings.register_profile(
 )
 settings.load_profile("house")
 
-# Before anybody imports them: their assertions are to tell as much as a test's own.
+# Before the first import, so that their assertions are rewritten like those of tests.
 for _module in (
     "contracts.driver",
     "contracts.passes",
@@ -44,15 +44,21 @@ for _module in (
 ):
     pytest.register_assert_rewrite(f"tests.{_module}")
 
-# Whoever started us in the background may have left SIGINT ignored; tests that press Ctrl-C need it as it is at a terminal.
+# A shell that starts tests in the background may leave SIGINT ignored; tests of Ctrl-C need the
+# default handler.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Files whose few tests take minutes, since they start whole pools: begun first, so that none of them is left over when all else is done.
+# Files with few tests that take minutes, because they start whole pools. They start first, so that
+# none of them remains at the end.
 _LONG = (
-    "test_up", "test_supervisor", "test_hostile_neighbours", "test_process_faults", "test_killed_threads", "test_running", "test_wrong_clocks",
-    "test_write_refusing_redis", "test_message_fuzzer", "test_hostile_messages", "test_lock_losses", "test_client_wire", "test_local_pool",
-    "test_browser", "test_signed", "test_model", "test_redis_keys", "test_outages", "test_end_to_end", "test_metrics_live", "test_race",
-    "test_queue_per_org", "test_rollout_of_an_image", "test_master_key", "test_bad_input", "test_parallel_spawns", "test_mailbox",
+    "test_up", "test_supervisor", "test_hostile_neighbours", "test_process_faults", "test_killed_threads",
+    "test_running", "test_wrong_clocks",
+    "test_write_refusing_redis", "test_message_fuzzer", "test_hostile_messages", "test_lock_losses",
+    "test_client_wire", "test_local_pool",
+    "test_browser", "test_signed", "test_model", "test_redis_keys", "test_outages", "test_end_to_end",
+    "test_metrics_live", "test_race",
+    "test_queue_per_org", "test_rollout_of_an_image", "test_master_key", "test_bad_input",
+    "test_parallel_spawns", "test_mailbox",
     "test_local_passes", "test_crash_points", "test_pairs", "test_negative",
 )  # fmt: skip
 
@@ -61,7 +67,7 @@ _ALONE = ("test_pairs", "test_crash_points")
 from tests.support import forking
 from tests.support.leftovers import LeftoverWatch, TestFolder
 
-# A unit test needs neither a store nor a server: what imports their libraries is imported by the fixture that uses it.
+# A unit test needs neither a store nor a server, so fixtures import those libraries themselves.
 if TYPE_CHECKING:
     from pool.store import Store
     from tests.support.postgres_server import PostgresServer
@@ -78,7 +84,9 @@ def pytest_sessionfinish() -> None:
 
 
 class _ByFile(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-    """A file is run by one process, since its tests share what takes long to start; those of `_ALONE` share nothing."""
+    """One process runs a file, because its tests share servers that are slow to start; those of
+    `_ALONE` share nothing.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
@@ -86,7 +94,7 @@ class _ByFile(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _ByFile:
-    """xdist's own groups are names appended to a test's id, which pytest 9.2 does not take."""
+    """xdist's own groups are names appended to a test's id, which pytest 9.2 does not accept."""
     return _ByFile(config, log)
 
 
@@ -108,7 +116,7 @@ def postgres() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="session")
 def postgres_template(postgres: PostgresServer) -> str:
-    """A database with the schema, to be copied by those who need one of their own."""
+    """A database with the schema, to be copied by tests that need their own."""
     from pool.store import connect, migrations
 
     store = connect(postgres.create_database("template_pool"))
@@ -119,10 +127,10 @@ def postgres_template(postgres: PostgresServer) -> str:
 
 @pytest.fixture(scope="session")
 def one_postgres(postgres: PostgresServer, postgres_template: str) -> Iterator[Store]:
-    """A database that tests share one after the other."""
+    """A database that tests use one after the other."""
     from pool.store import connect
 
-    # Tests of interleavings keep transactions open while others run, however slow the machine is.
+    # Tests of interleavings keep transactions open while others run, also on a slow machine.
     url = postgres.create_database("shared", template=postgres_template)
     store = connect(url, connections=10, idle_s=60)
     yield store
@@ -131,7 +139,7 @@ def one_postgres(postgres: PostgresServer, postgres_template: str) -> Iterator[S
 
 @pytest.fixture
 def store(one_postgres: Store) -> Store:
-    """Emptied before each test: that costs a tenth of a new database."""
+    """Emptied before each test, which takes a tenth of the time of a new database."""
     from tests.support.postgres_server import empty
 
     empty(one_postgres)
@@ -140,7 +148,7 @@ def store(one_postgres: Store) -> Store:
 
 @pytest.fixture
 def world(store: Store) -> Iterator[World]:
-    """A pool in one process; what must hold at any moment is checked at the end."""
+    """A pool in one process; its invariants are checked at the end."""
     from tests.support.world import World
 
     made = World(store)
@@ -150,7 +158,7 @@ def world(store: Store) -> Iterator[World]:
 
 @pytest.fixture
 def quiet() -> Iterator[None]:
-    """Thousands of runs need not tell what each of them does."""
+    """Thousands of runs need no log of each run."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     yield
     structlog.reset_defaults()

@@ -1,1 +1,1 @@
-"""What the pool is measured beside: limits that nothing can beat, and the way one would write it with Celery and SQLAlchemy."""
+"""Peers for comparison: lower bounds, and a simple version with Celery and SQLAlchemy."""

@@ -1,4 +1,6 @@
-"""The least that a client of the API server can be: connections that are kept, bodies that are ready, answers of which only what is needed is looked for."""
+"""A minimal client of the API server: persistent connections, prepared bodies, and responses of
+which only the needed fields are parsed.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ class BareClient:
         self._own = threading.local()
 
     def post(self, path: str, body: bytes) -> bytes:
-        """What was made."""
+        """The created objects."""
         status, answer = self._call("POST", path, body)
         if status != 201:
             raise RuntimeError(f"{status}: {answer[:300]!r}")
@@ -45,7 +47,7 @@ class BareClient:
 
 
 def uid_in(answer: bytes) -> str:
-    """The uid of an object that was just made."""
+    """Return the uid of an object that was just created."""
     found = _UID.search(answer)
     if found is None:
         raise RuntimeError(f"no uid in {answer[:300]!r}")

@@ -1,9 +1,13 @@
-"""`python -m bench.peers.caller KIND REDIS`: one client process under load. Reads plans as JSON lines and answers each with the seconds of every call.
+"""`python -m bench.peers.caller KIND REDIS`: one client process under load. Reads plans as JSON lines
+and answers each with the seconds of every call.
 
-A plan is `{"at": [...], "threads": n}`: when each call is due, from now. A call that begins late because the ones before it are slow is
-measured from when it was due, so that a slow server can not hide behind its clients.
+A plan is `{"at": [...], "threads": n}`: when each call is due, from now. A call that begins late
+because earlier calls are slow is measured from when it was due, so that a slow server is not hidden
+by its clients.
 
-Kinds: `lane` acquires, `cycle` acquires and releases, `ahead` asks for its next worker before it releases the last one, `refused` is refused, `stock` is the peer."""
+Kinds: `lane` acquires, `cycle` acquires and releases, `ahead` requests its next worker before it
+releases the last one, `refused` is refused, `stock` is the peer.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +46,7 @@ def main(kind: str, url: str) -> None:
 
 
 def run(call: Callable[[int], Any], at: list[float], threads: int) -> list[float]:
-    """Seconds from when each call was due to its answer."""
+    """Return the seconds from when each call was due to its answer."""
     begun = time.perf_counter()
     pause = threading.Event()
 
@@ -58,8 +62,10 @@ def run(call: Callable[[int], Any], at: list[float], threads: int) -> list[float
 
 
 def run_ahead(pool: Pool, cycles: int, clients: int) -> list[float]:
-    """Seconds from the begin to the end of each cycle, of clients that each ask for their next worker while they release the one they have. So
-    every client always has an acquire outstanding: with fewer workers than clients each of them waits."""
+    """Return the seconds of each cycle, of clients that each request their next worker while they
+    release the one they have. So every client always has an acquire outstanding: with fewer workers
+    than clients each of them waits.
+    """
     begun = time.perf_counter()
 
     def client(number: int) -> list[float]:

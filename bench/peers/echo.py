@@ -1,5 +1,6 @@
-"""`python -m bench.peers.echo REDIS QUEUE [POSTGRES]`: answers every message on its reply list, after one durable commit if it is given a database.
-The least that any answer over Redis can cost."""
+"""`python -m bench.peers.echo REDIS QUEUE [POSTGRES]`: answer every message on its reply list,
+after one durable commit if a database is given. The least that any answer over Redis can cost.
+"""
 
 from __future__ import annotations
 

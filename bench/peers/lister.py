@@ -1,7 +1,8 @@
-"""A process that fetches all pods of a pool once and says what that took: `raw` decodes the answers into the fields that are needed and keeps those, `driver` fills
-the driver's cache and then sweeps over it. A process of its own for each, so that its memory is what the one thing needed.
+"""A process that fetches all pods of a pool once and prints what that took: `raw` decodes the answers
+into the needed fields and keeps those, `driver` fills the driver's cache and then sweeps over it.
+Each runs in its own process, so that its memory can be measured.
 
-    python -m bench.peers.lister raw|driver KUBECONFIG NAMESPACE        prints one line of JSON
+    python -m bench.peers.lister raw|driver KUBECONFIG NAMESPACE   # prints one line of JSON
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def main() -> int:
     settings = Settings(pool=PoolSettings(driver="kubernetes", call_timeout_s=60), kubernetes=kubernetes)
     driver = wiring.build_driver(settings)
     assert isinstance(driver, KubernetesDriver)
-    # Logged in, connected, and everything imported.
+    # Authenticated, connected, and everything imported.
     driver._anchor.is_there()
     print(json.dumps(_raw(driver) if how == "raw" else _cached(driver)), flush=True)
     driver.close()

@@ -1,7 +1,10 @@
-"""`python -m bench.peers.refiller DATABASE PER_SECOND`: a process that refills the pool while "go" was the last line it was told, and rests after "rest".
+"""`python -m bench.peers.refiller DATABASE PER_SECOND`: refill the pool after the input line "go", and
+stop after "rest".
 
-All that a refill does to the database is done as the pool does it: demand is counted and slots are made by `reconcile_warm`, each is spawned, its pod confirmed and seen
-to become ready. The pods are entries of a dict: a real cluster works elsewhere."""
+The database work of a refill is that of the pool: `reconcile_warm` counts demand and creates slots,
+and each slot is spawned, confirmed and observed as ready. The pods are entries of a dict, because a
+real cluster runs on other machines.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ AT_A_TIME = 5
 
 
 class _NoMark(Keyring):
-    """The workers that it makes are taken for ones of the acquire worker's own key, which only that one has."""
+    """Its workers are marked with the acquire worker's key, which only that process has."""
 
     def marked(self, worker_id: WorkerId) -> WorkerId:
         return worker_id
@@ -37,7 +40,7 @@ class Refiller(threading.Thread):
         self._every_s = AT_A_TIME / per_second
         self._world = World(connect(database, connections=4))
         self._world.deps = replace(self._world.deps, ids=RandomIds(), keys=_NoMark(current=b"k" * 32))
-        # More are wanted than there will ever be, and a few are made in a run.
+        # The target is never reached, and a run creates a few.
         self._world.profile(warm_target=1_000_000)
         self._world.configure(pass_limit=AT_A_TIME)
 
@@ -50,7 +53,7 @@ class Refiller(threading.Thread):
             self.refill()
 
     def refill(self) -> int:
-        """How many were made."""
+        """Return how many were created."""
         world = self._world
         world.refill()
         made = [given["worker_id"] for task, given in world.broker.sent if task == "pool.spawn"]

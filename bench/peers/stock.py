@@ -1,7 +1,9 @@
-"""A stock Celery app with the same job: a worker for whoever asks, by SQLAlchemy Core, in one statement and one commit. No request, no journal, no
-caps and no waiting: it does less than the pool, in the way one would write it first.
+"""A stock Celery app with the same job: a worker for each call, with SQLAlchemy Core, in one statement
+and one commit. No request, no journal, no caps and no waiting: it does less than the pool, as in a
+first simple version.
 
-`celery -A bench.peers.stock worker -P threads -c 8 -Q stock`, with BENCH_REDIS and BENCH_DATABASE in the environment.
+`celery -A bench.peers.stock worker -P threads -c 8 -Q stock`, with BENCH_REDIS and BENCH_DATABASE
+in the environment.
 """
 
 from __future__ import annotations

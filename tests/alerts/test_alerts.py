@@ -1,4 +1,6 @@
-"""Each alert fires where it should and is silent where it should not be: without data, after a restart, with little traffic. Judged by promtool."""
+"""Each alert fires in its bad cases and is silent in normal ones: without data, after a restart,
+with little traffic. Evaluated by promtool.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 RULES = ROOT / "charts" / "warmpool" / "files" / "alerts.yaml"
 RUNBOOK = ROOT / "docs" / "runbook.md"
 INTERVAL_S = 5
-# The budget's alerts look back for hours.
+# The error-budget alerts look back for hours.
 LONG_INTERVAL_S = 60
 
 
@@ -30,7 +32,9 @@ NAMES = [rule["alert"] for rule in rules()]
 
 @dataclass(frozen=True, kw_only=True)
 class AlertCase:
-    """Series as promtool writes them, a sample every interval, and how many firing alerts there are at a time."""
+    """Series in promtool's notation, one sample per interval, and the number of firing alerts at a
+    time.
+    """
 
     name: str
     alert: str
@@ -40,7 +44,7 @@ class AlertCase:
 
 
 def flat(value: float, minutes: float, every_s: int = INTERVAL_S) -> str:
-    """The same value for so many minutes."""
+    """Return the same value for `minutes` minutes."""
     return f"{value}x{int(minutes * 60 / every_s)}"
 
 
@@ -49,7 +53,7 @@ def rising(per_minute: float, minutes: float, every_s: int = INTERVAL_S) -> str:
 
 
 def acquires(good: float | str, bad: float | str, reason: str = "no_warm_worker") -> dict[str, str]:
-    """So many granted and refused a minute, or the series themselves."""
+    """Return series with this many granted and refused requests per minute, or the given series."""
     long = [v if isinstance(v, str) else rising(v, 400, LONG_INTERVAL_S) for v in (good, bad)]
     return {
         'warmpool_acquires_total{profile="default",outcome="granted",reason=""}': long[0],
@@ -82,18 +86,23 @@ CASES = [
     AlertCase(name="no traffic at all", alert=FAST, fires=0, at="20m", series=acquires("7x60", "7x60")),
     AlertCase(name="refusals at the org's own cap", alert=FAST, fires=0, at="20m", series=acquires(60, 60, "org_cap")),
     AlertCase(name="two bad minutes that are over", alert=FAST, fires=0, at="30m", series=acquires(60, "0 60 120x60")),
-    # Counters that begin again at nothing after a restart are no refusals.
+    # Counters that restart at zero are no refusals.
     AlertCase(name="restart", alert=FAST, fires=0, at="20m", series=acquires("0+600x10 0+600x20", "0+1x10 0+1x20")),
 
     AlertCase(name="empty for two minutes", alert="WarmpoolWarmEmpty", fires=1, at="3m", series={
-        'warmpool_workers{profile="default",state="idle"}': f"3x11 {flat(0, 10)}", 'warmpool_warm_target{profile="default"}': flat(3, 10)}),
+        'warmpool_workers{profile="default",state="idle"}': f"3x11 {flat(0, 10)}",
+        'warmpool_warm_target{profile="default"}': flat(3, 10)}),
     AlertCase(name="none are wanted", alert="WarmpoolWarmEmpty", fires=0, at="5m", series={
-        'warmpool_workers{profile="default",state="idle"}': flat(0, 10), 'warmpool_warm_target{profile="default"}': flat(0, 10)}),
+        'warmpool_workers{profile="default",state="idle"}': flat(0, 10),
+        'warmpool_warm_target{profile="default"}': flat(0, 10)}),
     AlertCase(name="empty for a moment", alert="WarmpoolWarmEmpty", fires=0, at="5m", series={
-        'warmpool_workers{profile="default",state="idle"}': "3x10 0x6 3x100", 'warmpool_warm_target{profile="default"}': flat(3, 10)}),
+        'warmpool_workers{profile="default",state="idle"}': "3x10 0x6 3x100",
+        'warmpool_warm_target{profile="default"}': flat(3, 10)}),
     AlertCase(name="only the other profile is empty", alert="WarmpoolWarmEmpty", fires=1, at="5m", series={
-        'warmpool_workers{profile="a",state="idle"}': flat(2, 10), 'warmpool_warm_target{profile="a"}': flat(3, 10),
-        'warmpool_workers{profile="b",state="idle"}': flat(0, 10), 'warmpool_warm_target{profile="b"}': flat(3, 10)}),
+        'warmpool_workers{profile="a",state="idle"}': flat(2, 10),
+        'warmpool_warm_target{profile="a"}': flat(3, 10),
+        'warmpool_workers{profile="b",state="idle"}': flat(0, 10),
+        'warmpool_warm_target{profile="b"}': flat(3, 10)}),
 
     AlertCase(name="full", alert="WarmpoolAtCap", fires=1, at="6m", series={
         "warmpool_live_workers": flat(10, 10), "warmpool_max_workers": flat(10, 10)}),
@@ -130,12 +139,14 @@ CASES = [
         **a_pass("0+5x200"), **a_pass(flat(1, 20), name="guard_disruption", period=2)}),
     AlertCase(name="all are paused", alert="WarmpoolBeatDark", fires=0, at="5m", series=a_pass("0+5x200", paused=1)),
 
-    AlertCase(name="messages wait, nobody works", alert="WarmpoolConsumersStalled", fires=1, at="5m", series={
-        'warmpool_queue_length{queue="fleet"}': flat(9, 10), 'warmpool_tasks_total{queue="fleet",task="pool.spawn",outcome="success"}': flat(50, 10)}),
-    AlertCase(name="messages wait, nobody is there", alert="WarmpoolConsumersStalled", fires=1, at="5m", series={
+    AlertCase(name="messages wait, no worker is busy", alert="WarmpoolConsumersStalled", fires=1, at="5m", series={
+        'warmpool_queue_length{queue="fleet"}': flat(9, 10),
+        'warmpool_tasks_total{queue="fleet",task="pool.spawn",outcome="success"}': flat(50, 10)}),
+    AlertCase(name="messages wait, no worker exists", alert="WarmpoolConsumersStalled", fires=1, at="5m", series={
         'warmpool_queue_length{queue="fleet"}': flat(9, 10)}),
     AlertCase(name="busy, and behind", alert="WarmpoolConsumersStalled", fires=0, at="5m", series={
-        'warmpool_queue_length{queue="fleet"}': flat(9, 10), 'warmpool_tasks_total{queue="fleet",task="pool.spawn",outcome="success"}': rising(60, 10)}),
+        'warmpool_queue_length{queue="fleet"}': flat(9, 10),
+        'warmpool_tasks_total{queue="fleet",task="pool.spawn",outcome="success"}': rising(60, 10)}),
     AlertCase(name="nothing waits", alert="WarmpoolConsumersStalled", fires=0, at="5m", series={'warmpool_queue_length{queue="fleet"}': flat(0, 10)}),
     AlertCase(name="canaries do not come through", alert="WarmpoolConsumersStalled", fires=1, at="5m", series={
         "warmpool_canary_age_seconds": "0+5x200", **a_pass(flat(3, 20))}),
@@ -160,9 +171,11 @@ CASES = [
     AlertCase(name="its breaker is open", alert="WarmpoolSpawnFailing", fires=1, at="3m", series={
         'warmpool_breaker_open{profile="default"}': flat(1, 10)}),
     AlertCase(name="one in a while fails", alert="WarmpoolSpawnFailing", fires=0, at="10m", series={
-        'warmpool_breaker_open{profile="default"}': flat(0, 10), 'warmpool_spawn_failures_total{profile="default",reason="not_ready"}': "0x30 1x30 2x60"}),
+        'warmpool_breaker_open{profile="default"}': flat(0, 10),
+        'warmpool_spawn_failures_total{profile="default",reason="not_ready"}': "0x30 1x30 2x60"}),
     AlertCase(name="many fail among others that do not", alert="WarmpoolSpawnFailing", fires=1, at="9m", series={
-        'warmpool_breaker_open{profile="default"}': flat(0, 10), 'warmpool_spawn_failures_total{profile="default",reason="not_ready"}': rising(2, 10)}),
+        'warmpool_breaker_open{profile="default"}': flat(0, 10),
+        'warmpool_spawn_failures_total{profile="default",reason="not_ready"}': rising(2, 10)}),
     AlertCase(name="restart", alert="WarmpoolSpawnFailing", fires=0, at="9m", series={
         'warmpool_spawn_failures_total{profile="default",reason="not_ready"}': "90x30 0x100"}),
 
@@ -201,7 +214,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("alert", NAMES)
-def test_it_fires_and_stays_silent_where_it_should(alert: str, tmp_path: Path) -> None:
+def test_alert_fires_in_its_bad_cases_and_in_no_other(alert: str, tmp_path: Path) -> None:
     cases = [case for case in CASES if case.alert == alert]
     assert {bool(case.fires) for case in cases} == {True, False}, "a case that fires and one that does not"
     every = f"{LONG_INTERVAL_S if alert in {FAST, SLOW} else INTERVAL_S}s"
@@ -229,7 +242,7 @@ def test_it_fires_and_stays_silent_where_it_should(alert: str, tmp_path: Path) -
     assert judged.returncode == 0, judged.stdout + judged.stderr
 
 
-def test_promtool_finds_nothing_wrong() -> None:
+def test_promtool_accepts_the_alert_rules() -> None:
     judged = promtool("check", "rules", str(RULES))
     assert judged.returncode == 0, judged.stdout + judged.stderr
 

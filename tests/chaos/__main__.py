@@ -1,4 +1,4 @@
-"""Run chaos and print the page; exit code 1 if a promise was broken."""
+"""Run chaos and print the report; exit code 1 if a promise was broken."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def main() -> int:
         print("\n".join(map(str, chaos.steps())))
         return 0
     with tempfile.TemporaryDirectory(prefix="warmpool-chaos-") as folder:
-        # A folder of its own in there: whatever names it when all is over is a process that was left.
+        # A folder for this run only: any process that names it afterwards was left behind.
         place = (
             Path(tempfile.mkdtemp(prefix=f"seed-{asked.seed}-", dir=asked.keep))
             if asked.keep

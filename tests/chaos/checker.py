@@ -1,4 +1,4 @@
-"""The verdict on a history. Pure: events, holds and rows in, sentences about broken promises out."""
+"""Check a history. Pure: events, holds and rows in, sentences about broken promises out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.chaos.history import ClaimHold, HistoryEvent, HistoryKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRow:
-    """What the table says of a claim in the end."""
+    """The final row of a claim."""
 
     claim: str
     worker: str
@@ -23,7 +23,7 @@ class ClaimRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRow:
-    """What the table says of a request in the end."""
+    """The final row of a request."""
 
     org: str
     request: str
@@ -33,19 +33,19 @@ class RequestRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """All that is known afterwards."""
+    """Everything that is recorded after a run."""
 
     clients: Sequence[Sequence[HistoryEvent]]
     holds: Sequence[ClaimHold]
     entries: Sequence[Entry]
     claims: Mapping[str, ClaimRow]
     requests: Mapping[tuple[str, str], RequestRow]
-    # Workers whose pod somebody killed on purpose: their claims may end.
+    # Workers whose pod a fault killed: their claims may end.
     killed: Set[str] = field(default_factory=frozenset)
 
 
 def violations(history: History) -> list[str]:
-    """Every promise that the history breaks."""
+    """Return every promise that the history breaks."""
     return [
         *shared(history.holds),
         *taken_away(history.holds, history.killed),
@@ -59,7 +59,7 @@ def violations(history: History) -> list[str]:
 
 
 def shared(held: Sequence[ClaimHold]) -> list[str]:
-    """Exclusive: no two holds of one worker overlap, and none is of two orgs."""
+    """Exclusive: no two holds of one worker overlap, and no worker has two orgs."""
     by_worker: dict[str, list[ClaimHold]] = defaultdict(list)
     for hold in sorted(held, key=lambda h: h.begun):
         by_worker[hold.worker].append(hold)
@@ -67,7 +67,8 @@ def shared(held: Sequence[ClaimHold]) -> list[str]:
     for worker, mine in by_worker.items():
         if len(orgs := {h.org for h in mine}) > 1:
             found.append(f"{worker} served {', '.join(sorted(orgs))}")
-        # The one that lasts longest of those before, or a short hold inside a long one would hide it.
+        # Compare with the earlier hold that ends last; a short hold inside a long one would hide
+        # it.
         longest = mine[0]
         for hold in mine[1:]:
             if hold.begun < longest.ended and hold.claim != longest.claim:
@@ -80,7 +81,9 @@ def shared(held: Sequence[ClaimHold]) -> list[str]:
 
 
 def taken_away(held: Sequence[ClaimHold], killed: Set[str]) -> list[str]:
-    """No live claim is lost: its holder was alive and renewed it, so only its pod's own death may end it."""
+    """No live claim is lost: its holder was alive and renewed it, so only the end of its pod may
+    end it.
+    """
     return [
         f"{h.claim} on {h.worker} was taken from its holder: {h.lost}"
         for h in held
@@ -89,12 +92,12 @@ def taken_away(held: Sequence[ClaimHold], killed: Set[str]) -> list[str]:
 
 
 def turned_away(held: Sequence[ClaimHold]) -> list[str]:
-    """A worker never refuses its holder; it would if somebody else had come to it with a later epoch."""
+    """A worker never refuses its holder; it would if another holder had used it with a later epoch."""
     return [f"{h.worker} turned its holder {h.claim} away: {h.turned_away[0]}" for h in held if h.turned_away]
 
 
 def unknown_grants(held: Sequence[ClaimHold], entries: Sequence[Entry]) -> list[str]:
-    """Every grant is in the journal, as it was told."""
+    """Every grant is in the journal, as it was answered."""
     known = {(e.claim_id, e.worker_id, e.epoch, e.org) for e in entries if e.claim_id is not None}
     return [
         f"{h.claim} was granted {h.worker} at epoch {h.epoch} for {h.org}; the journal does not know of it"
@@ -116,7 +119,7 @@ def releases_ignored(held: Sequence[ClaimHold], claims: Mapping[str, ClaimRow]) 
 
 
 def answers(history: History) -> list[str]:
-    """One request, one answer; and the table says what its caller was told."""
+    """One request has one answer, and the table has the same answer."""
     told: dict[tuple[str, str], list[str]] = defaultdict(list)
     for events in history.clients:
         for e in events:
@@ -130,12 +133,12 @@ def answers(history: History) -> list[str]:
             found.append(f"request {request} of {org} was answered {len(claims)} times: {claims}")
         row = history.requests.get((org, request))
         if claims[0] and (row is None or row.claim != claims[0]):
-            found.append(f"request {request} of {org} was granted {claims[0]}; the table says {row}")
+            found.append(f"request {request} of {org} was granted {claims[0]}; the table has {row}")
     return found
 
 
 def unanswered(history: History) -> list[str]:
-    """Nothing stays undecided."""
+    """No request stays undecided."""
     return [
         f"request {r.request} of {r.org} is still {r.state}"
         for r in history.requests.values()
@@ -144,9 +147,7 @@ def unanswered(history: History) -> list[str]:
 
 
 def never_ended(claims: Mapping[str, ClaimRow]) -> list[str]:
-    """Everybody has gone, so every lease has ended."""
+    """All clients have ended, so every lease has ended."""
     return [
-        f"{c.claim} of {c.org} is held by nobody and has not ended"
-        for c in claims.values()
-        if not c.ended_why
+        f"{c.claim} of {c.org} has no holder and has not ended" for c in claims.values() if not c.ended_why
     ]

@@ -1,9 +1,9 @@
-"""A client process of the chaos run: threads that ask, use what they get over HTTP, and give it back, writing each event down before
-they go on.
+"""A client process of the chaos run: threads that acquire, use the worker over HTTP, and release
+it. Each event is written to a file before the next step.
 
     python -m tests.chaos.clients URL FILE SEED
 
-SIGTERM: give back what is held, then end.
+On SIGTERM: release all claims, then end.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ USE_TIMEOUT_S = 3.0
 
 
 class Log:
-    """An open file; each line is written whole, at once."""
+    """An open file; each line is written at once and completely."""
 
     def __init__(self, file: Path) -> None:
         self._file = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -42,7 +42,7 @@ class Log:
 
 
 class Turn:
-    """One request and what comes of it."""
+    """Send one request and use its worker."""
 
     def __init__(self, pool: Pool, log: Log, chance: random.Random, name: str) -> None:
         self._pool = pool
@@ -58,7 +58,8 @@ class Turn:
         try:
             self._worker = self._pool.acquire(
                 self._org, chance.choice(PROFILES), request_id=self._request,
-                wait_s=chance.choice(WAITS_S), lease_s=chance.choice(LEASES_S), ttl_s=chance.choice((None, 0, 5)),
+                wait_s=chance.choice(WAITS_S), lease_s=chance.choice(LEASES_S),
+                ttl_s=chance.choice((None, 0, 5)),
             )  # fmt: skip
         except Refused as exc:
             self._note(HistoryKind.REFUSED, exc.reason)
@@ -72,7 +73,7 @@ class Turn:
             self._release("tainted" if chance.random() < 0.1 else "clean")
 
     def _hold(self, stop: threading.Event, seconds: float) -> bool:
-        """Use it for some time; whether it is still held."""
+        """Use it for some time; return whether it is still held."""
         end = time.monotonic() + min(seconds, 15.0)
         assert self._worker is not None
         while True:

@@ -1,4 +1,4 @@
-"""Carries the schedule out on a running system. Each fault begins, and after its time is taken back."""
+"""Carry out the schedule on a running system. Each fault begins, and is undone after its time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from tests.support.thread_kill import kill_thread
 
 
 class Clients:
-    """The client processes, and all that they have written down. A killed one is followed by another with a file of its own."""
+    """The client processes, and the files that they wrote. A killed one is followed by another with
+    a new file.
+    """
 
     def __init__(self, folder: Path, url: str, seed: int) -> None:
         self._folder = folder
@@ -43,7 +45,7 @@ class Clients:
         self._running[name].wait()
 
     def end(self, within_s: float) -> list[str]:
-        """Ask all to give back what they hold; those that did not end."""
+        """Ask all clients to release their claims; return those that did not end."""
         for process in self._running.values():
             process.terminate()
         late = []
@@ -66,7 +68,7 @@ class Clients:
 
 
 class Faults:
-    """What can be done to this system. `down` are the parts that are gone on purpose."""
+    """The faults of this system. `down` are the parts that are stopped on purpose."""
 
     def __init__(
         self,
@@ -104,7 +106,7 @@ class Faults:
         }
 
     def begin(self, step: Step) -> Ending:
-        """Make it happen; what takes it back."""
+        """Start the fault; return what undoes it."""
         return self._does[step.kind](step) or _nothing
 
     def _kill(self, step: Step) -> Ending:
@@ -119,7 +121,7 @@ class Faults:
         return lambda: part.send(signal.SIGCONT)
 
     def _skew(self, step: Step) -> Ending:
-        """It starts again with a wrong clock, and later with the right one."""
+        """Restart it with a wrong clock, and later with the right one."""
         part = self._system[step.target]
         plain = part.env
         self._restart(part, skewed(plain, step.amount))
@@ -140,7 +142,7 @@ class Faults:
             broker.flushall()
 
     def _refuse_writes(self, step: Step) -> Ending:
-        """It answers, and says that it has no memory for anything new."""
+        """Redis answers, and reports that it is out of memory for writes."""
         with redis.Redis.from_url(self._system.redis.url) as broker:
             broker.config_set("maxmemory-policy", "noeviction")
             broker.config_set("maxmemory", 1)
@@ -157,7 +159,7 @@ class Faults:
         return lambda: _ignored(server.start())
 
     def _refuse_transactions(self, step: Step) -> Ending:
-        """It answers, and every transaction may only read, as on a standby after a failover."""
+        """Postgres answers, and every transaction is read-only, as on a standby after a failover."""
         self._postgres.configure("ALTER SYSTEM SET default_transaction_read_only = on")
         return lambda: self._postgres.configure("ALTER SYSTEM RESET default_transaction_read_only")
 
@@ -167,7 +169,7 @@ class Faults:
             self.killed_workers.add(killed)
 
     def _kill_thread(self, step: Step) -> None:
-        """One of its long-lived threads, by the number that the schedule drew."""
+        """Kill one of its long-lived threads, by the number that the schedule drew."""
         part = self._system[step.target]
         if part.alive():
             kill_thread(part.pid, part.env, str(step.amount))

@@ -1,5 +1,6 @@
-"""What clients write down, a line an event, and what is read back of it. The times are of this machine's one monotonic clock, so they
-compare between processes."""
+"""The events that clients write, one per line, and their reader. Times are of this machine's
+monotonic clock, so they compare between processes.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from typing import Any
 
 
 class HistoryKind(StrEnum):
-    """An event in a client's life."""
+    """An event of a client."""
 
     ASKED = "asked"
     GRANTED = "granted"
@@ -46,7 +47,9 @@ class HistoryEvent:
 
 @dataclass(slots=True, kw_only=True)
 class ClaimHold:
-    """A claim as its holder saw it: from the answer until it gave it back, learnt that it was lost, or died."""
+    """A claim as its holder saw it: from the answer until it released it, learned that it was lost,
+    or was killed.
+    """
 
     claim: str
     worker: str
@@ -63,7 +66,7 @@ class ClaimHold:
 
 
 def read(files: Sequence[Path]) -> list[list[HistoryEvent]]:
-    """A list per client process. The last line of one that was killed may be half a line."""
+    """Return one list per client process. The last line of a killed one may be incomplete."""
     return [_events(file) for file in files if file.exists()]
 
 
@@ -79,7 +82,9 @@ def _events(file: Path) -> list[HistoryEvent]:
 
 
 def holds(clients: Sequence[Sequence[HistoryEvent]]) -> list[ClaimHold]:
-    """Every hold of every client. One that was never given back lasts until its client's last word."""
+    """Return every hold of every client. One that was never released lasts until its client's last
+    event.
+    """
     found: list[ClaimHold] = []
     for events in clients:
         last = max((e.t for e in events), default=0.0)
@@ -87,7 +92,8 @@ def holds(clients: Sequence[Sequence[HistoryEvent]]) -> list[ClaimHold]:
         for e in events:
             if e.what is HistoryKind.GRANTED:
                 held[e.claim] = ClaimHold(
-                    claim=e.claim, worker=e.worker, epoch=e.epoch, org=e.org, request=e.request, begun=e.t, ended=last
+                    claim=e.claim, worker=e.worker, epoch=e.epoch, org=e.org, request=e.request, begun=e.t,
+                    ended=last
                 )  # fmt: skip
             elif e.claim in held:
                 _learn(held[e.claim], e)

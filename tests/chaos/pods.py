@@ -1,4 +1,6 @@
-"""Where the pods of a chaos run are: processes of this machine, or a cluster with a real API server."""
+"""Where the pods of a chaos run are: processes of this machine, or a cluster with a real API
+server.
+"""
 
 from __future__ import annotations
 
@@ -20,23 +22,25 @@ Ending = Callable[[], None]
 
 
 class ChaosPods(Protocol):
-    """What chaos does to pods, and asks about them."""
+    """Actions of chaos on pods, and queries."""
 
     def tables(self) -> dict[str, dict[str, Any]]:
-        """What the pool's configuration says about them."""
+        """The part of the pool's configuration for them."""
 
     def names(self) -> set[str]:
-        """Those that are there, and not on their way out."""
+        """Return the pods that exist and are not terminating."""
 
     def kill_one(self, number: int) -> str | None:
-        """As the kernel would for want of memory: whichever, busy or not. Its name, if there was one."""
+        """Kill any pod, busy or not, as the kernel does when memory is short. Return its name, if
+        there was one.
+        """
 
     def api_away(self) -> Ending:
-        """Take away what pods are made with; what brings it back."""
+        """Block the creation of pods; return what restores it."""
 
 
 class LocalPods:
-    """Processes, made by the pool itself."""
+    """Processes, created by the pool itself."""
 
     further: frozenset[FaultKind] = frozenset()
 
@@ -58,14 +62,16 @@ class LocalPods:
         return pod.name
 
     def api_away(self) -> Ending:
-        return lambda: None  # they are made by this machine itself
+        return lambda: None  # this machine creates them itself
 
     def _listed(self) -> list[Pod]:
         return sorted(self._ground.driver().list().pods, key=lambda pod: pod.name)
 
 
 class ClusterPods:
-    """Pods that the pool makes under its least rights, each run as a process by a hollow kubelet."""
+    """Pods that the pool creates with its least permissions, each run as a process by a hollow
+    kubelet.
+    """
 
     further = frozenset({FaultKind.API_AWAY})
 

@@ -1,4 +1,4 @@
-"""The page that a chaos run ends with."""
+"""The report of a chaos run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ USES = (HistoryKind.USED, HistoryKind.UNREACHABLE, HistoryKind.LOST)
 
 
 def page(verdict: ChaosVerdict) -> str:
-    """One screen: what was done, what the clients saw, what was broken."""
+    """Return one screen: faults, results of the clients, broken promises."""
     seen = Counter(event.what for events in verdict.clients for event in events)
     refused = Counter(e.about for events in verdict.clients for e in events if e.what is HistoryKind.REFUSED)
     faults = Counter(step.kind for step in verdict.steps)

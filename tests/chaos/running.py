@@ -1,4 +1,4 @@
-"""One chaos run from start to verdict."""
+"""One chaos run from start to result."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ SECONDS = ("acquire-2", "fleet-2", "bind-2", "passes-2", "beat-2")
 WARM = {"default": 6, "bound": 2}
 CLIENTS = 3
 CLIENTS_END_S = 90.0
-# Longest lease + lane opening + a stuck slot's cutoff, twice: far above it something is wrong, not slow.
+# Longest lease + lane opening + the limit of a stuck slot, twice. Above it something is broken, not
+# slow.
 CONVERGE_LIMIT_S = 300.0
 SETTINGS: dict[str, Any] = {
     "pool": {"max_workers": 40, "pass_failures_limit": 1000, "surplus_ttl_s": 20},
@@ -55,7 +56,7 @@ EVERY_KIND = frozenset(FaultKind) - {FaultKind.API_AWAY}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChaosVerdict:
-    """What came of a run."""
+    """The result of a run."""
 
     seed: int
     minutes: float
@@ -71,7 +72,7 @@ class ChaosVerdict:
 
 @dataclass(slots=True)
 class Chaos:
-    """A seed, how long, and where the pods are."""
+    """A seed, the duration, and where the pods are."""
 
     seed: int
     minutes: float
@@ -127,7 +128,8 @@ class Chaos:
         )
         return ChaosVerdict(
             seed=self.seed, minutes=self.minutes, pods=self.pods, steps=steps, clients=told, holds=held,
-            violations=wrong, converged_s=converged, ended_by_themselves=self._ended, moves=len(system.entries()),
+            violations=wrong, converged_s=converged, ended_by_themselves=self._ended,
+            moves=len(system.entries()),
         )  # fmt: skip
 
     def _carry_out(self, steps: Sequence[Step], system: System, clients: Clients, faults: Faults) -> None:
@@ -150,7 +152,7 @@ class Chaos:
                 _pause(0.1)
 
     def _mend(self, system: System, faults: Faults) -> None:
-        """What a kubelet would do: start what has ended by itself."""
+        """Restart processes that ended by themselves, as a kubelet would."""
         for name, part in system.parts.items():
             if name not in faults.down and not part.alive():
                 self._ended[f"{name} with {part.exit_code()}"] += 1
@@ -159,7 +161,7 @@ class Chaos:
     def _converged(
         self, system: System, faults: Faults, pods: ChaosPods, since: float
     ) -> tuple[float | None, list[str]]:
-        """Seconds until the pool was whole again, or what was still wrong at the limit."""
+        """Return the seconds until the pool had recovered, or what was still wrong at the limit."""
         wrong = ["it was never looked at"]
         while time.monotonic() - since < CONVERGE_LIMIT_S:
             self._mend(system, faults)
@@ -174,8 +176,9 @@ class Chaos:
 
 
 def unsettled(system: System, pods: ChaosPods) -> list[str]:
-    """Why the pool is not whole yet: nobody asks for anything, so warm, parked and nothing else should be there, each with its pod, and
-    every pass should be at work."""
+    """Return why the pool has not recovered yet. There are no requests, so only warm and parked
+    workers should exist, each with its pod, and every pass should succeed.
+    """
     W, R = schema.workers, schema.requests
     found = [f"{c} is live" for c in system.live_claims()]
     with system.store.read() as tx:
@@ -204,7 +207,7 @@ def unsettled(system: System, pods: ChaosPods) -> list[str]:
 
 
 def judged_history(system: System, told: Sequence[Sequence[HistoryEvent]], killed: frozenset[str]) -> History:
-    """What the clients wrote down, beside what the tables say."""
+    """Return the clients' events beside the tables."""
     C, R = schema.claims, schema.requests
     with system.store.read() as tx:
         claims = [
@@ -226,7 +229,7 @@ def judged_history(system: System, told: Sequence[Sequence[HistoryEvent]], kille
 
 
 def _settings(pods: ChaosPods) -> dict[str, Any]:
-    """What they have in common, and what is said of the pods."""
+    """Settings for all pods, and those of their driver."""
     tables = pods.tables()
     return {**tables, **SETTINGS, "pool": {**tables.get("pool", {}), **SETTINGS["pool"]}}
 
@@ -248,7 +251,7 @@ def _proxies(stack: ExitStack, system: System, postgres: PostgresServer) -> tupl
 def _through(
     system: System, postgres: PostgresServer, broker: TcpProxy, database: TcpProxy
 ) -> dict[str, str]:
-    """The environment of a part that reaches the others through its proxies."""
+    """Return the environment of a part that reaches the others through its proxies."""
     return {
         **system.env,
         "WARMPOOL_BROKER_URL": system.redis.url.replace(f":{system.redis.port}", f":{broker.port}"),

@@ -1,4 +1,4 @@
-"""What happens when. Pure: the same seed, length and ground give the same schedule."""
+"""The schedule of faults. Pure: the same seed, length and ground give the same schedule."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class FaultKind(StrEnum):
-    """A fault, by what it does."""
+    """A fault, by its effect."""
 
     KILL = "kill -9"
     FREEZE = "freeze"
@@ -36,7 +36,7 @@ ON_BROKER = frozenset(
 )
 ON_DATABASE = frozenset({FaultKind.DATABASE_RESTART, FaultKind.DATABASE_CRASH, FaultKind.DATABASE_REFUSES})
 
-# Shortest and longest, in seconds; what is over at once has none.
+# Shortest and longest duration, in seconds; faults without duration have none.
 LASTS_S: dict[FaultKind, tuple[float, float]] = {
     FaultKind.KILL: (0.5, 4),
     FaultKind.FREEZE: (2, 20),
@@ -52,14 +52,16 @@ LASTS_S: dict[FaultKind, tuple[float, float]] = {
     FaultKind.API_AWAY: (3, 20),
 }
 PAUSE_S = (2.0, 7.0)
-# A part that was started again needs some time before the next blow is one to a running part.
+# A restarted part needs some time before the next fault meets a running part.
 RECOVERY_S = 6.0
 SKEWS_S = (-600, 600)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultGround:
-    """What there is to break. `seconds` are parts that have a twin, reached through a proxy of their own."""
+    """The parts that can be broken. `seconds` are parts with a second replica, reached through its
+    own proxy.
+    """
 
     parts: tuple[str, ...]
     seconds: tuple[str, ...]
@@ -84,7 +86,9 @@ class Step:
 
 
 def schedule(seed: int, seconds: float, ground: FaultGround) -> list[Step]:
-    """Faults one after the other and over each other, but never two on one target; each kind comes once before any comes again."""
+    """Return faults that may overlap, but never two on one target; each kind comes once before any
+    comes again.
+    """
     chance = random.Random(seed)
     free_at: dict[str, float] = {}
     deck: list[FaultKind] = []
@@ -110,7 +114,7 @@ def schedule(seed: int, seconds: float, ground: FaultGround) -> list[Step]:
 
 
 def targets(kind: FaultKind, ground: FaultGround) -> Sequence[str]:
-    """What a kind of fault can be done to."""
+    """Return the possible targets of a kind of fault."""
     if kind in ON_PARTS:
         return ground.parts
     if kind in ON_SECONDS:

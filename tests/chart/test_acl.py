@@ -1,5 +1,6 @@
-"""The shipped ACL file on a real server: what each user may do, and what he is refused. That the pool works under it is tried by
-`test_running.py`."""
+"""The shipped ACL file on a real server: what each user may do and what is refused.
+`test_running.py` shows that the pool works with it.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +21,22 @@ from tests.support.redis_server import RedisServer
 
 USERS = ("control", "producer", "flower")
 
-# What each user's work needs, as commands.
+# The commands that each user's work needs.
 ALLOWED = {
     "control": [
-        "SET warmpool.lock.reap token NX PX 1000", "EVAL return(redis.call('get',KEYS[1])) 1 warmpool.lock.reap", "LPUSH fleet m",
-        "BRPOP passes 0.01", "HSET unacked tag m", "ZADD unacked_index 1 tag", "SADD _kombu.binding.acquire x",
-        "SETEX celery-task-meta-1 60 {}", "PUBLISH celery-task-meta-1 {}", "RPUSH warmpool.reply.a.1 {}", "PUBLISH /0.celeryev/worker.heartbeat {}",
+        "SET warmpool.lock.reap token NX PX 1000",
+        "EVAL return(redis.call('get',KEYS[1])) 1 warmpool.lock.reap", "LPUSH fleet m",
+        "BRPOP passes 0.01", "HSET unacked tag m", "ZADD unacked_index 1 tag",
+        "SADD _kombu.binding.acquire x",
+        "SETEX celery-task-meta-1 60 {}", "PUBLISH celery-task-meta-1 {}", "RPUSH warmpool.reply.a.1 {}",
+        "PUBLISH /0.celeryev/worker.heartbeat {}",
         "PUBLISH /0.celery.pidbox {}", "INFO server", "LLEN acquire", "TIME", "PING",
-        "EVAL return(redis.call('lpop',KEYS[1])) 1 acquire", "EVAL return(redis.call('hset',KEYS[1],'t','m')) 1 unacked",
+        "EVAL return(redis.call('lpop',KEYS[1])) 1 acquire",
+        "EVAL return(redis.call('hset',KEYS[1],'t','m')) 1 unacked",
     ],
     "producer": [
-        "LPUSH acquire m", "BLPOP warmpool.reply.svc.1 0.01", "RPUSH warmpool.reply.svc.1 {}", "EXPIRE warmpool.reply.svc.1 60",
+        "LPUSH acquire m", "BLPOP warmpool.reply.svc.1 0.01", "RPUSH warmpool.reply.svc.1 {}",
+        "EXPIRE warmpool.reply.svc.1 60",
         "GET celery-task-meta-1", "CLIENT SETNAME svc", "TIME", "PING",
     ],
     "flower": [
@@ -38,25 +44,36 @@ ALLOWED = {
     ],
 }  # fmt: skip
 
-# What an intruder with that password would want.
+# What an intruder with that password would try.
 REFUSED = {
     "control": [
-        "FLUSHALL", "CONFIG GET requirepass", "CONFIG SET dir /tmp", "KEYS *", "ACL LIST", "ACL SETUSER x on", "SHUTDOWN",
-        "MONITOR", "CLIENT KILL ID 1", "REPLICAOF no one", "MODULE LIST", "SCRIPT FLUSH", "FUNCTION FLUSH", "SET another.program 1", "GET another.program",
+        "FLUSHALL", "CONFIG GET requirepass", "CONFIG SET dir /tmp", "KEYS *", "ACL LIST", "ACL SETUSER x on",
+        "SHUTDOWN",
+        "MONITOR", "CLIENT KILL ID 1", "REPLICAOF no one", "MODULE LIST", "SCRIPT FLUSH", "FUNCTION FLUSH",
+        "SET another.program 1", "GET another.program",
         "PUBLISH another.channel x", "SAVE",
     ],
     "producer": [
-        "EXPIRE acquire 0", "RPUSH acquire m", "BLPOP acquire 0.01", "LPOP acquire", "LPUSH warmpool.reply.svc.1 {}", "RPUSH celery-task-meta-1 {}",
-        "RPOP acquire", "BRPOP acquire 0.01", "LRANGE acquire 0 -1", "LLEN acquire", "DEL acquire", "LPUSH fleet m", "LPUSH bind m", "LPUSH passes m",
-        "SET celery-task-meta-1 {}", "SADD _kombu.binding.acquire x", "PUBLISH /0.celery.pidbox {}", "PUBLISH celery-task-meta-1 {}",
-        "GET warmpool.nonce.acme:1", "SET warmpool.nonce.acme:1 open", "DEL warmpool.nonce.acme:1", "LPUSH acquire.general m",
-        "GET warmpool.lock.reap", "DEL warmpool.lock.reap", "SET warmpool.lock.reap x", "HGETALL unacked", "KEYS *", "SCAN 0", "RANDOMKEY",
-        "EVAL return(1) 0", "FLUSHALL", "CONFIG GET *", "INFO", "ACL LIST", "CLIENT LIST", "MONITOR", "MIGRATE h 1 k 0 1", "OBJECT HELP",
-        "SUBSCRIBE /0.celeryev/x", "PSUBSCRIBE celery-task-meta-*", "RENAME warmpool.reply.a warmpool.reply.b",
+        "EXPIRE acquire 0", "RPUSH acquire m", "BLPOP acquire 0.01", "LPOP acquire",
+        "LPUSH warmpool.reply.svc.1 {}", "RPUSH celery-task-meta-1 {}",
+        "RPOP acquire", "BRPOP acquire 0.01", "LRANGE acquire 0 -1", "LLEN acquire", "DEL acquire",
+        "LPUSH fleet m", "LPUSH bind m", "LPUSH passes m",
+        "SET celery-task-meta-1 {}", "SADD _kombu.binding.acquire x", "PUBLISH /0.celery.pidbox {}",
+        "PUBLISH celery-task-meta-1 {}",
+        "GET warmpool.nonce.acme:1", "SET warmpool.nonce.acme:1 open", "DEL warmpool.nonce.acme:1",
+        "LPUSH acquire.general m",
+        "GET warmpool.lock.reap", "DEL warmpool.lock.reap", "SET warmpool.lock.reap x", "HGETALL unacked",
+        "KEYS *", "SCAN 0", "RANDOMKEY",
+        "EVAL return(1) 0", "FLUSHALL", "CONFIG GET *", "INFO", "ACL LIST", "CLIENT LIST", "MONITOR",
+        "MIGRATE h 1 k 0 1", "OBJECT HELP",
+        "SUBSCRIBE /0.celeryev/x", "PSUBSCRIBE celery-task-meta-*",
+        "RENAME warmpool.reply.a warmpool.reply.b",
     ],
     "flower": [
-        "LPUSH acquire m", "RPOP acquire", "LPUSH fleet m", "GET celery-task-meta-1", "BLPOP warmpool.reply.svc.1 0.01", "PUBLISH /0.celery.pidbox {}",
-        "DEL warmpool.lock.reap", "HGETALL unacked", "SADD _kombu.binding.acquire x", "KEYS *", "SCAN 0", "FLUSHALL", "CONFIG GET *", "ACL LIST", "CLIENT LIST",
+        "LPUSH acquire m", "RPOP acquire", "LPUSH fleet m", "GET celery-task-meta-1",
+        "BLPOP warmpool.reply.svc.1 0.01", "PUBLISH /0.celery.pidbox {}",
+        "DEL warmpool.lock.reap", "HGETALL unacked", "SADD _kombu.binding.acquire x", "KEYS *", "SCAN 0",
+        "FLUSHALL", "CONFIG GET *", "ACL LIST", "CLIENT LIST",
     ],
 }  # fmt: skip
 
@@ -104,7 +121,7 @@ def test_each_user_is_refused_everything_else(client: redis.Redis, request: pyte
     assert went_through == []
 
 
-def test_nobody_comes_in_without_a_password(server: RedisServer) -> None:
+def test_login_without_a_password_is_refused(server: RedisServer) -> None:
     for url in (server.url, server.url_of("producer", RandomIds().token()), server.url_of("default", "")):
         with (
             redis.Redis.from_url(url, retry=None) as client,
@@ -113,14 +130,16 @@ def test_nobody_comes_in_without_a_password(server: RedisServer) -> None:
             client.ping()
 
 
-def test_passwords_stand_in_the_file_as_hashes_only(secret: dict[str, str]) -> None:
+def test_acl_file_has_passwords_only_as_hashes(secret: dict[str, str]) -> None:
     for user in USERS:
         assert secret[f"redis-{user}-password"] not in secret["users.acl"]
         assert f"user {user} on #" in secret["users.acl"]
 
 
 def test_the_default_user_is_off_and_still_replays_transactions(secret: dict[str, str]) -> None:
-    """Valkey 8.1 replays its append-only file as the default user: without rights, what MULTI and EXEC wrote is lost at a restart."""
+    """Valkey 8.1 replays its append-only file as the default user: without permissions, what MULTI
+    and EXEC wrote is lost at a restart.
+    """
     assert secret["users.acl"].splitlines()[0] == "user default off ~* &* +@all"
     flat = (CHART / "files" / "users-6.2.acl").read_text()
     assert flat.splitlines()[0] == "user default off ~* &* +@all"
@@ -134,8 +153,8 @@ def test_the_default_user_is_off_and_still_replays_transactions(secret: dict[str
             assert client.zcard("unacked_index") == 1
 
 
-def test_an_orgs_own_line_is_what_the_command_prints_and_lets_it_in() -> None:
-    """The example with a queue for each org; its password is in no Secret of the chart's."""
+def test_acl_line_that_the_command_prints_for_an_org_lets_it_log_in() -> None:
+    """The example with a queue for each org; its password is in no Secret of the chart."""
     text = secret_values(named(rendered("strict"), "Secret", "wp-warmpool"))["users.acl"]
     assert acl.line("acme", acl.org_rules("acme"), "password") in text.splitlines()
     with (
@@ -149,8 +168,8 @@ def test_an_orgs_own_line_is_what_the_command_prints_and_lets_it_in() -> None:
 
 
 @pytest.mark.parametrize("user", sorted(acl.RESERVED_USERS))
-def test_a_line_for_a_user_of_the_pools_own_is_refused(user: str, tmp_path: Path) -> None:
-    """It would give the control plane's user a producer's rights, or turn the default user on."""
+def test_acl_line_for_a_user_name_of_the_pool_is_refused(user: str, tmp_path: Path) -> None:
+    """It would give the control plane's user a producer's permissions, or enable the default user."""
     for words in ((user,), ("acme", "--user", user)):
         command = [sys.executable, "-m", "pool.ops.cli", "org", "acl", *words]
         refused = subprocess.run(
@@ -160,7 +179,7 @@ def test_a_line_for_a_user_of_the_pools_own_is_refused(user: str, tmp_path: Path
         assert f"user {user} is one of the pool's own" in refused.stderr
 
 
-def test_a_line_for_a_user_whose_name_adds_rules_is_refused() -> None:
+def test_acl_line_for_a_user_name_that_adds_rules_is_refused() -> None:
     for user in ("svc on nopass +@all ~*", "svc\nuser default on nopass +@all ~*", "", "svc#"):
         with pytest.raises(InvalidInput, match="user"):
             acl.checked_user(user)

@@ -1,4 +1,6 @@
-"""Every write command of a real server on every kind of key of the pool, for each user: refused unless it is named here."""
+"""Every write command of a real server on every kind of key of the pool, for each user: refused
+unless it is listed here.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,7 @@ LOAD = frozenset({"script|load", "script|exists"})
 PRODUCER: Allowed = {"acquire": SEND, **dict.fromkeys(REPLIES, LISTEN)}
 ACME: Allowed = {"acquire.acme.": SEND, "warmpool.reply.acme:svc.1": LISTEN}
 FLOWER: Allowed = {NO_KEY: LOAD, **dict.fromkeys(EVENTS, FOLLOW)}
-# Where there are no selectors: Celery results are no lists that matter, and an org's own queue is its own loss.
+# Without selectors: Celery results are no important lists, and an org can harm only its own queue.
 PRODUCER_FLAT: Allowed = {"acquire": SEND, **dict.fromkeys(RESULTS, SEND)}
 ACME_FLAT: Allowed = dict.fromkeys(
     ("acquire.acme.", "warmpool.reply.acme:svc.1", "celery-task-meta-acme:1"), SEND | LISTEN
@@ -66,7 +68,7 @@ ACME_FLAT: Allowed = dict.fromkeys(
 
 
 def flat_file() -> str:
-    """The shipped file without its passwords."""
+    """Return the shipped file without its passwords."""
     text = (CHART / "files" / "users-6.2.acl").read_text()
     return re.sub(r"#\{\{[^}]*\}\} ", "", text).strip()
 
@@ -97,7 +99,7 @@ def commands(admin: redis.Redis) -> list[Command]:
 
 
 def granted(admin: redis.Redis, user: str, commands: list[Command]) -> dict[str, set[str]]:
-    """What the server would let this user do, by key."""
+    """Return what the server permits this user, by key."""
     found: dict[str, set[str]] = {}
     for command in commands:
         for key in KEYS if command.has_key else (NO_KEY,):
@@ -106,10 +108,12 @@ def granted(admin: redis.Redis, user: str, commands: list[Command]) -> dict[str,
     return found
 
 
-def test_every_question_is_one_that_the_server_understands(
+def test_every_command_of_the_matrix_exists_on_the_server(
     admin: redis.Redis, commands: list[Command]
 ) -> None:
-    """Otherwise a refusal would mean nothing: with all rights each is allowed, and without keys none that has one is."""
+    """Otherwise a refusal would prove nothing: with all permissions each command is allowed, and
+    without keys none that has one.
+    """
     assert {c.name for c in commands} >= {
         "lpush",
         "rpush",
@@ -124,7 +128,7 @@ def test_every_question_is_one_that_the_server_understands(
 
 
 @pytest.mark.parametrize("user", ["producer", "flower", "acme"])
-def test_each_user_is_refused_every_write_that_is_not_named(
+def test_each_user_is_refused_every_write_that_is_not_listed(
     admin: redis.Redis, commands: list[Command], dialect: acl.Dialect, user: str
 ) -> None:
     flat = dialect is acl.Dialect.FLAT
@@ -146,7 +150,7 @@ def test_the_control_plane_writes_the_pools_keys_and_no_others(
     assert granted(admin, "control", commands) == {NO_KEY: LOAD, **dict.fromkeys(pools, own)}
 
 
-def test_the_file_for_6_2_says_nothing_that_6_2_does_not_know() -> None:
+def test_acl_file_for_redis_6_2_uses_only_rules_of_6_2() -> None:
     text = (CHART / "files" / "users-6.2.acl").read_text()
     assert not any(word in text for word in ("%R~", "%W~", "%RW~", "(", "setinfo"))
     assert acl.producer_rules(acl.Dialect.FLAT) in text

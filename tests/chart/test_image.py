@@ -1,4 +1,4 @@
-"""The image and docker-compose.yml, as far as they can be tried without Docker."""
+"""The image and docker-compose.yml, as far as they can be tested without Docker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OURS = {name: s for name, s in COMPOSE["services"].items() if s.get("command", [
 def test_the_image_has_what_its_packages_need_and_no_tools() -> None:
     lock = image_lock()
     missing = set()
-    # Those that are locked for other platforms and Pythons only are not installed here.
+    # Packages locked only for other platforms and Pythons are not installed here.
     for name in set(lock) & set(installed()):
         for line in importlib.metadata.requires(name) or []:
             needed = Requirement(line)
@@ -95,7 +95,7 @@ def test_the_images_packages_are_the_locked_ones_by_hash() -> None:
     assert all("--hash=sha256:" in block for block in blocks if block)
 
 
-def test_the_image_copies_what_is_there_and_runs_as_nobody() -> None:
+def test_the_image_copies_existing_files_and_runs_as_an_unprivileged_user() -> None:
     lines = (ROOT / "Dockerfile").read_text().splitlines()
     for line in lines:
         if line.startswith("COPY") and "--from" not in line:
@@ -107,7 +107,7 @@ def test_the_image_copies_what_is_there_and_runs_as_nobody() -> None:
     assert {p["spec"]["template"]["spec"]["securityContext"]["runAsUser"] for p in pods} == {65532}
 
 
-def test_the_ignored_context_still_has_what_the_image_copies() -> None:
+def test_dockerignore_excludes_no_file_that_the_image_copies() -> None:
     kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     copied = {
         source
@@ -118,7 +118,7 @@ def test_the_ignored_context_still_has_what_the_image_copies() -> None:
     assert copied == kept
 
 
-def test_the_sbom_lists_the_images_packages_and_is_the_same_each_time() -> None:
+def test_the_sbom_lists_the_images_packages_and_is_reproducible() -> None:
     command = [sys.executable, "-S", "deploy/sbom.py"]
     first, second = (
         subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout for _ in range(2)
@@ -148,7 +148,7 @@ def test_compose_is_valid() -> None:
 
 
 def test_compose_runs_the_command_lines_and_the_probe_of_the_chart() -> None:
-    """Those are run by `test_running.py`, as they are written."""
+    """`test_running.py` runs those, as they are written."""
     chart = [
         d["spec"]["template"]["spec"]["containers"][0]
         for d in of_kind(rendered("trial"), "Deployment", "Job")
@@ -178,7 +178,7 @@ def test_compose_has_two_beats_and_grants_nothing() -> None:
     assert all(p.startswith("127.0.0.1:") for p in published)
 
 
-def test_every_image_of_compose_can_be_given_by_digest() -> None:
+def test_every_image_of_compose_can_be_set_by_digest() -> None:
     for name, service in COMPOSE["services"].items():
         assert re.fullmatch(r"\$\{WARMPOOL_([A-Z]+_)?IMAGE:-[a-z/]+:[a-z0-9.-]+\}", service["image"]), name
 
@@ -205,7 +205,7 @@ def test_the_board_of_compose_gets_its_password_and_the_database_and_no_key() ->
     assert "volumes" not in OURS["board"], "the key may be in the data directory"
 
 
-def test_what_compose_mounts_is_there() -> None:
+def test_every_file_that_compose_mounts_exists() -> None:
     for name, service in COMPOSE["services"].items():
         for volume in service.get("volumes", []):
             source = volume.split(":")[0]

@@ -1,4 +1,6 @@
-"""What the chart renders: restricted pods, rights that are the driver's own, secrets that only their users see, budgets and policies."""
+"""The objects of the chart: restricted pods, exactly the driver's permissions, secrets only for
+their users, budgets and policies.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ def test_every_pod_is_restricted_with_a_read_only_root_and_an_account_of_its_own
 
 
 def rules_of(objects: Any, kind: str) -> set[tuple[str, str, tuple[str, ...]]]:
-    """(verb, resource, names) of all roles of a kind."""
+    """Return (verb, resource, names) of all roles of a kind."""
     return {
         (verb, resource, tuple(rule.get("resourceNames", ())))
         for role in of_kind(objects, kind)
@@ -67,8 +69,10 @@ def rules_of(objects: Any, kind: str) -> set[tuple[str, str, tuple[str, ...]]]:
     ("example", "accounts", "nodes"),
     [("external", False, True), ("full", True, True), ("smallest", False, False)],
 )
-def test_the_rights_are_exactly_those_beside_the_driver(example: str, accounts: bool, nodes: bool) -> None:
-    """Without the right to make the anchor, which is the chart's own."""
+def test_the_chart_grants_exactly_the_permissions_of_the_driver(
+    example: str, accounts: bool, nodes: bool
+) -> None:
+    """Without the permission to create the anchor, which the chart creates."""
     roles = {r["metadata"]["name"]: r for r in yaml.safe_load_all(ROLES.read_text())}
     granted = {"warmpool"} | ({"warmpool-accounts"} if accounts else set())
     wanted = rules_of([r for n, r in roles.items() if n in granted], "Role")
@@ -123,7 +127,7 @@ def test_the_boards_settings_are_options_that_the_command_takes() -> None:
     assert {option for option in options if option.startswith("--")} <= known
 
 
-def test_an_existing_secret_is_used_everywhere_and_none_is_made_for_it() -> None:
+def test_an_existing_secret_is_used_everywhere_and_no_secret_is_created() -> None:
     objects = rendered("full")
     used = {
         (e["valueFrom"]["secretKeyRef"]["name"], e["valueFrom"]["secretKeyRef"]["key"])
@@ -133,20 +137,21 @@ def test_an_existing_secret_is_used_everywhere_and_none_is_made_for_it() -> None
         if "valueFrom" in e
     }
     assert used == {
-        ("broker", "url"), ("broker", "flower"), ("broker", "producer"), ("keys", "master"), ("keys", "before"), ("flower-login", "flower-basic-auth"),
+        ("broker", "url"), ("broker", "flower"), ("broker", "producer"), ("keys", "master"),
+        ("keys", "before"), ("flower-login", "flower-basic-auth"),
         ("board-login", "board-password"), ("pool", "database-url"), ("pool-migrate", "database-url"),
     }  # fmt: skip
     assert set(named(objects, "Secret", "pool")["stringData"]) == {"database-url"}
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_the_rendered_configuration_is_right(example: str) -> None:
+def test_the_rendered_configuration_is_valid(example: str) -> None:
     for config in of_kind(rendered(example), "ConfigMap"):
         if toml := config.get("data", {}).get("warmpool.toml"):
             assert parse(toml, "warmpool.toml", {}).problems == []
 
 
-def test_values_reach_the_configuration_as_they_are() -> None:
+def test_values_reach_the_configuration_unchanged() -> None:
     config = tomllib.loads(named(rendered("full"), "ConfigMap", "pool")["data"]["warmpool.toml"])
     given = yaml.safe_load((CHART / "ci" / "full-values.yaml").read_text())["config"]
     assert config["profiles"]["gpu"] == given["profiles"]["gpu"]
@@ -155,7 +160,7 @@ def test_values_reach_the_configuration_as_they_are() -> None:
     assert config["orgs"]["auto_create"] is False
 
 
-def test_busy_workers_are_selected_by_what_the_guard_stamps_and_only_they() -> None:
+def test_the_budget_selects_exactly_the_pods_that_the_guard_stamps_as_busy() -> None:
     objects = rendered("trial")
     budget = named(objects, "PodDisruptionBudget", "wp-warmpool-busy")["spec"]
     assert (budget["minAvailable"], budget["unhealthyPodEvictionPolicy"]) == (2147483647, "AlwaysAllow")
@@ -171,7 +176,7 @@ def test_busy_workers_are_selected_by_what_the_guard_stamps_and_only_they() -> N
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_only_what_has_replicas_has_a_budget(example: str) -> None:
+def test_only_components_with_replicas_have_a_budget(example: str) -> None:
     objects = rendered(example)
     several = {
         d["metadata"]["name"] for d in of_kind(objects, "Deployment") if d["spec"].get("replicas", 2) > 1
@@ -180,7 +185,7 @@ def test_only_what_has_replicas_has_a_budget(example: str) -> None:
     assert {b for b in budgets if not b.endswith("-busy")} == several
 
 
-def test_a_policy_denies_everything_and_every_pod_has_one_of_its_own() -> None:
+def test_a_network_policy_denies_everything_and_every_pod_has_its_own_exceptions() -> None:
     objects = rendered("trial")
     policies = {p["metadata"]["name"]: p["spec"] for p in of_kind(objects, "NetworkPolicy")}
     deny = policies["wp-warmpool-deny"]
@@ -202,7 +207,7 @@ def test_a_policy_denies_everything_and_every_pod_has_one_of_its_own() -> None:
     assert {"10.0.0.0/8", "169.254.0.0/16"} <= set(outside["except"])
 
 
-def test_a_change_of_configuration_rolls_the_pods_and_nothing_else_does() -> None:
+def test_only_a_change_of_configuration_restarts_the_pods() -> None:
     def checksums(*sets: str) -> set[str]:
         return {
             d["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
@@ -216,8 +221,10 @@ def test_a_change_of_configuration_rolls_the_pods_and_nothing_else_does() -> Non
     assert checksums("masterKey.value=another-master-key-of-32-characters") != checksums()
 
 
-def test_the_control_plane_is_above_workers_and_they_are_above_placeholders() -> None:
-    """Each pod of the control plane and of the bundled servers carries its class; workers cannot take their place."""
+def test_priorities_are_control_plane_then_workers_then_placeholders() -> None:
+    """Each pod of the control plane and of the bundled servers has its priority class; workers
+    cannot preempt it.
+    """
     objects = rendered("trial")
     classes = {c["metadata"]["name"]: c for c in of_kind(objects, "PriorityClass")}
     values = {name.removeprefix("pool-wp-warmpool-"): c["value"] for name, c in classes.items()}
@@ -230,14 +237,14 @@ def test_the_control_plane_is_above_workers_and_they_are_above_placeholders() ->
     assert config["kubernetes"]["worker_priority_class"] == "pool-wp-warmpool-worker-0"
 
 
-def test_no_class_preempts_pods_of_the_default_priority_unless_it_is_asked_to() -> None:
+def test_no_priority_class_preempts_pods_of_the_default_priority_unless_configured() -> None:
     for found in of_kind(rendered("trial"), "PriorityClass"):
         assert found["value"] <= 0 or found["preemptionPolicy"] == "Never", found["metadata"]["name"]
         assert found["globalDefault"] is False
 
 
-def test_another_value_or_policy_of_a_class_is_another_class() -> None:
-    """Both are immutable in the cluster: an upgrade that changed one in place would be refused."""
+def test_a_priority_class_with_another_value_or_policy_has_another_name() -> None:
+    """Both are immutable in the cluster: an upgrade that changes one in place is refused."""
     sets = (
         "priorityClasses.controlPlane.value=2000",
         "priorityClasses.controlPlane.preemptionPolicy=PreemptLowerPriority",
@@ -277,21 +284,21 @@ def test_the_bundled_redis_refuses_writes_before_it_is_killed(limit: str, maxmem
     assert options["--maxmemory-policy"] == "noeviction"
 
 
-def test_every_image_can_be_given_by_digest() -> None:
+def test_every_image_can_be_set_by_digest() -> None:
     digest = f"sha256:{64 * 'a'}"
     sets = [f"{where}.digest={digest}" for where in ("image", "redis.bundled", "database.bundled")]
     images = {c["image"] for _, pod in pod_templates(rendered("trial", *sets)) for c in containers(pod)}
     assert images == {f"{name}@{digest}" for name in ("warmpool", "valkey/valkey:8.1-alpine", "postgres:17")}
 
 
-def test_a_worker_has_time_to_finish_and_gets_its_signals_itself() -> None:
+def test_a_celery_worker_has_a_grace_period_and_receives_signals_directly() -> None:
     for deployment in of_kind(rendered("external"), "Deployment"):
         spec = deployment["spec"]["template"]["spec"]
         assert spec["terminationGracePeriodSeconds"] >= 30 + 10 + 15
         assert spec["containers"][0]["command"][0] == "warmpool", "not through a shell"
 
 
-def test_what_scales_and_what_is_scraped_is_there_once_it_is_asked_for() -> None:
+def test_autoscalers_and_scrape_objects_are_rendered_only_when_enabled() -> None:
     kinds = {o["kind"] for o in rendered("full")}
     assert {"ServiceMonitor", "PodMonitor", "PrometheusRule", "ScaledObject"} <= kinds
     scaled = {o["spec"]["scaleTargetRef"]["name"] for o in of_kind(rendered("full"), "ScaledObject")}

@@ -1,7 +1,10 @@
-"""The rendered chart, running: every command line as written, over TLS, as the users of the ACL file, under the shipped probes. Redis goes away
-under load and comes back, and no component would have been restarted but the one that really was stuck.
+"""The rendered chart, running: every command line as rendered, over TLS, as the users of the ACL
+file, with the shipped probes. Redis goes down under load and comes back, and only a component that
+is really stuck would have been restarted.
 
-WARMPOOL_TEST_LONG=1 takes the shipped times of the probes, and an outage that is longer than all of them together."""
+WARMPOOL_TEST_LONG=1 uses the shipped times of the probes, and an outage that is longer than all of
+them together.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ class ChartDeployment:
         config.mkdir()
         toml = named(self.objects, "ConfigMap", "wp-warmpool")["data"]["warmpool.toml"]
         (config / "warmpool.toml").write_text(toml)
-        # Pods are processes here; the rest is as it would be in the cluster.
+        # Pods are processes here; the rest is as in the cluster.
         over = {"WARMPOOL_DRIVER": "local", "WARMPOOL_DATA_DIR": str(folder)}
         self.ground = ChartGround(folder=folder, secrets={"wp-warmpool": self.secret}, over=over)
         self.parts: dict[str, Running] = {}
@@ -82,7 +85,7 @@ class ChartDeployment:
         return part
 
     def run(self, container: dict[str, Any]) -> subprocess.CompletedProcess[str]:
-        """A container that ends by itself."""
+        """Run a container that ends by itself."""
         probes = {
             kind: {"exec": {"command": ["true"]}}
             for kind in ("startupProbe", "livenessProbe", "readinessProbe")
@@ -117,7 +120,7 @@ def deployment(
 
 @pytest.fixture(scope="module")
 def running(deployment: ChartDeployment) -> ChartDeployment:
-    """All of it: the migration first, then every component that this version has."""
+    """Everything: the migration first, then every component."""
     migrate = of_kind(deployment.objects, "Job")[0]["spec"]["template"]["spec"]["containers"][0]
     done = deployment.run(migrate)
     assert done.returncode == 0, done.stderr
@@ -133,12 +136,14 @@ def running(deployment: ChartDeployment) -> ChartDeployment:
     return deployment
 
 
-def test_what_waits_for_the_migration_sees_that_it_is_done(running: ChartDeployment) -> None:
+def test_init_containers_wait_until_the_migration_is_done(running: ChartDeployment) -> None:
     spec = named(running.objects, "Deployment", "wp-warmpool-acquire")["spec"]["template"]["spec"]
     assert running.run(spec["initContainers"][0]).returncode == 0
 
 
-def test_every_component_runs_as_written_and_passes_its_probes(running: ChartDeployment) -> None:
+def test_every_component_runs_with_its_rendered_command_and_passes_its_probes(
+    running: ChartDeployment,
+) -> None:
     assert {"acquire", "fleet", "bind", "passes", "beat", "beat-2", "flower"} <= set(running.parts)
     for part in running.parts.values():
         assert part.startup.look(), part.startup.complaints
@@ -164,7 +169,7 @@ def test_a_producer_is_served_by_the_client_and_by_a_celery_app(running: ChartDe
         exec(recipe(), ask)
         answer = ask["ask"](app, key, "pool.acquire", org="acme", wait_s=30).get(timeout=60)
         assert answer["outcome"] == "granted", answer
-        # Who may push to the queue of acquires can not have the pool's own tasks run there.
+        # A user that may push to the queue of acquires cannot run internal tasks there.
         forged = [app.send_task(task, queue="acquire", declare=[]) for task in ("pool.reap", "pool.spawn")]
         refused = app.send_task("celery.starmap", queue="acquire", declare=[]).get(timeout=60)
         assert (refused["outcome"], refused["reason"]) == ("refused", "invalid"), refused
@@ -175,7 +180,7 @@ def test_a_producer_is_served_by_the_client_and_by_a_celery_app(running: ChartDe
         app.close()
 
 
-def test_flower_sees_the_workers_and_lets_nobody_in_without_a_login(running: ChartDeployment) -> None:
+def test_flower_shows_the_workers_and_requires_a_login(running: ChartDeployment) -> None:
     flower = running.parts["flower"]
 
     def get(path: str, login: str = "") -> tuple[int, str]:
@@ -193,7 +198,7 @@ def test_flower_sees_the_workers_and_lets_nobody_in_without_a_login(running: Cha
     eventually(lambda: "acquire@" in get("/workers", login)[1], within_s=60, every_s=0.5)
 
 
-def test_a_redis_outage_under_load_restarts_nothing_but_what_is_stuck(running: ChartDeployment) -> None:
+def test_a_redis_outage_under_load_restarts_only_stuck_components(running: ChartDeployment) -> None:
     stuck, others = running.parts["beat-2"], [p for n, p in running.parts.items() if n != "beat-2"]
     pids = {part.name: part.process.pid for part in others if part.process}
     kubelet = Kubelet([*others, stuck])
@@ -205,7 +210,7 @@ def test_a_redis_outage_under_load_restarts_nothing_but_what_is_stuck(running: C
         newcomer = running.start("passes", "passes-2")
         newcomer.wait_started()
         threading.Event().wait(OUTAGE_S)
-        assert not newcomer.readiness.look(), "it can not have served yet"
+        assert not newcomer.readiness.look(), "it cannot have served yet"
         assert newcomer.liveness.look(), newcomer.liveness.complaints
         running.redis.start()
         load.goes_on(20)
@@ -216,12 +221,12 @@ def test_a_redis_outage_under_load_restarts_nothing_but_what_is_stuck(running: C
     assert kubelet.looks > OUTAGE_S / float(stuck.liveness.spec["periodSeconds"]) / 3
 
 
-def test_told_to_end_every_component_ends_in_order(running: ChartDeployment) -> None:
+def test_on_sigterm_every_component_ends_in_order(running: ChartDeployment) -> None:
     for part in running.parts.values():
         part.send(signal.SIGTERM)
     assert {part.name: part.ends() for part in running.parts.values()} == dict.fromkeys(running.parts, 0)
 
 
-def test_the_chart_can_be_packed(tmp_path: Path) -> None:
+def test_the_chart_can_be_packaged(tmp_path: Path) -> None:
     done = helm("package", str(Path(__file__).parents[2] / "charts" / "warmpool"), "-d", str(tmp_path))
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,6 @@
-"""TLS to Redis and Postgres by URL: a certificate of the named authority is taken, any other is refused, and nothing is sent in the clear."""
+"""TLS to Redis and Postgres by URL: a certificate of the named authority is accepted, any other is
+refused, and nothing is sent in plain text.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ def app_for(url: str) -> Celery:
 
 
 def reaches(url: str) -> None:
-    """As broker and as result backend, both as the control plane makes them."""
+    """As broker and as result backend, both as the control plane builds them."""
     app = app_for(url)
     try:
         with app.connection_for_write() as connection:
@@ -75,7 +77,7 @@ def test_redis_is_reached_over_tls(made: Path, tls_port: int) -> None:
         "rediss://localhost:{port}/0?ssl_ca_certs={ca}",
     ],
 )
-def test_redis_with_a_certificate_of_nobody_or_of_another_name_is_refused(
+def test_redis_with_an_untrusted_certificate_or_another_name_is_refused(
     made: Path, tls_port: int, url: str
 ) -> None:
     filled = url.format(port=tls_port, other=made / "other.crt", ca=made / "ca.crt")
@@ -85,8 +87,8 @@ def test_redis_with_a_certificate_of_nobody_or_of_another_name_is_refused(
         pool.acquire("acme")
 
 
-def test_nothing_goes_to_a_server_that_speaks_no_tls() -> None:
-    """Kombu by itself would speak plainly to rediss:// unless the URL has an option of TLS."""
+def test_nothing_is_sent_to_a_server_without_tls() -> None:
+    """Kombu alone connects to rediss:// without TLS unless the URL has a TLS option."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         heard: list[bytes] = []
@@ -109,7 +111,7 @@ def test_nothing_goes_to_a_server_that_speaks_no_tls() -> None:
     assert heard[0][:1] == b"\x16", "the first byte of a TLS handshake"
 
 
-def test_postgres_is_reached_over_tls_and_only_with_its_own_certificate(made: Path) -> None:
+def test_postgres_is_reached_over_tls_only_with_a_trusted_certificate(made: Path) -> None:
     server = PostgresServer(tls=made)
     try:
         server.start()

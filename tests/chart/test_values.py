@@ -1,4 +1,6 @@
-"""Values: the schema knows every key of values.yaml and of the settings, and explains it; a typo or a contradiction ends the rendering by name."""
+"""Values: the schema has every key of values.yaml and of the settings with a description; a typo or
+a contradiction ends the rendering by name.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,14 @@ from tests.support.helm import CHART, helm, template, values_file
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 EXAMPLES = sorted(p.name.removesuffix("-values.yaml") for p in (CHART / "ci").glob("*-values.yaml"))
-# Set for all of them in `defaults`, and only where it differs for one.
+# Set for all of them in `defaults`, and per component only where it differs.
 COMPONENTS = {"acquire", "fleet", "bind", "passes", "beat", "flower", "board", "exporter"}
 
 
 def tables(
     found: dict[str, Any], path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    """Every table of the schema that has keys of its own."""
+    """Every table of the schema that has keys."""
     yield path, found
     for name, inner in found.get("properties", {}).items():
         yield from tables(inner, (*path, name))
@@ -33,13 +35,13 @@ def tables(
         yield from tables(found["additionalProperties"], (*path, "*"))
 
 
-def test_the_schema_is_what_the_settings_and_the_chart_say() -> None:
+def test_the_values_schema_matches_the_settings_and_the_chart() -> None:
     assert (CHART / "values.schema.json").read_text() == schema.as_json(), (
         "run: python -m charts.schema > charts/warmpool/values.schema.json"
     )
 
 
-def test_every_key_is_explained_and_no_table_takes_another() -> None:
+def test_every_key_is_documented_and_unknown_keys_are_refused() -> None:
     for path, table in tables(SCHEMA):
         if "properties" in table:
             assert table["additionalProperties"] is False, path
@@ -123,7 +125,7 @@ CONTRADICTIONS = {
 }
 
 
-def test_values_that_contradict_each_other_are_told_all_at_once_by_name() -> None:
+def test_all_contradictions_between_values_are_reported_at_once_by_name() -> None:
     done = template("trial", *CONTRADICTIONS)
     assert done.returncode != 0
     for sentence in CONTRADICTIONS.values():
@@ -162,11 +164,11 @@ ALONE = [
         "keda.maxReplicas: must not be less than",
     ),
     (("exporter.enabled=false", "monitoring.serviceMonitor.enabled=true"), "there is nothing to scrape"),
-    (("config.orgsAutoCreate=false", "test.org=nobody"), "test.org: config.orgs.nobody does not exist"),
+    (("config.orgsAutoCreate=false", "test.org=absent"), "test.org: config.orgs.absent does not exist"),
 ]
 
 
-def test_every_sentence_is_tried() -> None:
+def test_every_error_text_has_a_test_case() -> None:
     text = (CHART / "templates" / "check-values.yaml").read_text()
     sentences = re.findall(r'append \$wrong (?:\(printf )?"([^"]+)"', text)
     assert len(sentences) == text.count("append $wrong")

@@ -1,4 +1,5 @@
-"""`pool.drivers.port` as a test suite. A tier runs it by giving a `ground` fixture; nothing here knows files, pids or a cluster.
+"""`pool.drivers.port` as a test suite. A driver's tests run it with a `ground` fixture; nothing here
+uses files, pids or a cluster.
 
 class TestMyDriver(DriverContract):
     @pytest.fixture
@@ -45,44 +46,44 @@ PARKED = Stamp(org="acme", claim_id=None, epoch=2, busy=False)
 
 
 class DriverGround(Protocol):
-    """Where a driver stands: what a test must be able to do to pods behind the driver's back."""
+    """The ground of a driver: actions on pods that bypass the driver."""
 
     def driver(self) -> Driver:
-        """Another driver on the same ground, as another replica would have."""
+        """Return another driver on the same ground, like that of another replica."""
 
     def spec(self, name: str = "w-one", *, role: PodRole = PodRole.WORKER) -> PodSpec:
-        """A pod that can be made here; its grace is long."""
+        """Return the spec of a pod that can be created here; its grace period is long."""
 
     def make_ready(self, pod: Pod) -> Pod:
-        """Let the pod come to life; the pod as it then is."""
+        """Make the pod ready; return it."""
 
     def make_busy(self, pod: Pod) -> None:
-        """Let somebody open a session on it; told to end, it stays until that session is over."""
+        """Open a session on it; on deletion it stays until that session ends."""
 
     def make_unused(self, pod: Pod) -> None:
-        """Let that session be over, and a pod that was told to end go."""
+        """End that session; a terminating pod then ends."""
 
     def make_container_die(self, pod: Pod) -> None:
-        """Kill its container, with nobody having asked for its end."""
+        """Kill its container without a request to end it."""
 
     def make_unaskable(self, pod: Pod) -> None:
-        """Let its container run and answer nothing."""
+        """Let its container run without answering."""
 
     def lose_companions(self, name: str) -> None:
-        """Take away a pod's companions."""
+        """Delete a pod's companions."""
 
     def leave_companions(self, name: str) -> None:
-        """Leave companions of a pod that does not exist."""
+        """Create companions of a pod that does not exist."""
 
     def grace_left_s(self, pod: Pod) -> float:
-        """How long a pod that was told to end may still take."""
+        """How long a terminating pod may take to end."""
 
     def unreachable(self) -> AbstractContextManager[None]:
-        """While inside, nothing can be read."""
+        """Make every read fail while the block runs."""
 
 
 class Watcher:
-    """Follows a driver's watch in a thread of its own."""
+    """Follows a driver's watch in its own thread."""
 
     def __init__(self, driver: Driver) -> None:
         self._stop = threading.Event()
@@ -90,7 +91,7 @@ class Watcher:
         self._thread = threading.Thread(target=self._follow, args=(driver,))
 
     def wait_for(self, wanted: type[T], name: str, **traits: object) -> T:
-        """The next thing told of that name that is so; what was told before it is passed over."""
+        """Return the next event of that name that matches; skip earlier ones."""
         while True:
             event = self._told.get(timeout=10)
             if not isinstance(event, wanted) or event.name != name:
@@ -109,11 +110,11 @@ class Watcher:
     def __exit__(self, *exc: object) -> None:
         self._stop.set()
         self._thread.join(timeout=10)
-        assert not self._thread.is_alive(), "a watch goes on after it was told to stop"
+        assert not self._thread.is_alive(), "a watch continues after its stop"
 
 
 class DriverContract:
-    """What every driver promises."""
+    """The promises of every driver."""
 
     @pytest.fixture
     def driver(self, ground: DriverGround) -> Iterator[Driver]:
@@ -128,10 +129,10 @@ class DriverContract:
 
     @pytest.fixture
     def ready(self, ground: DriverGround, driver: Driver) -> Pod:
-        """A pod that could be handed out."""
+        """A pod that could be granted."""
         return ground.make_ready(driver.create(ground.spec()))
 
-    # Making
+    # Creating
 
     def test_a_created_pod_is_seen_by_every_replica(
         self, ground: DriverGround, driver: Driver, other: Driver
@@ -144,23 +145,27 @@ class DriverContract:
         assert seen.uid == made.uid
         assert [pod.uid for pod in other.list().pods] == [made.uid]
 
-    def test_a_created_pod_says_what_it_was_made_from(self, ground: DriverGround, driver: Driver) -> None:
+    def test_a_created_pod_carries_its_profile_and_revision(
+        self, ground: DriverGround, driver: Driver
+    ) -> None:
         spec = ground.spec()
         pod = driver.create(spec)
         assert pod.labels[LABEL_WORKER] == spec.name
         assert (pod.profile, pod.image, pod.role) == (spec.profile, spec.image, PodRole.WORKER)
         assert pod.annotations[NOTE_REVISION] == spec.revision
 
-    def test_a_created_pod_says_that_nobody_holds_it(self, ground: DriverGround, driver: Driver) -> None:
+    def test_a_created_pod_is_stamped_as_unclaimed(self, ground: DriverGround, driver: Driver) -> None:
         pod = driver.create(ground.spec())
         assert pod.says(NOBODY)
         assert not pod.ever_stamped
 
-    def test_creating_twice_makes_one_pod(self, ground: DriverGround, driver: Driver, other: Driver) -> None:
+    def test_creating_twice_creates_one_pod(
+        self, ground: DriverGround, driver: Driver, other: Driver
+    ) -> None:
         assert other.create(ground.spec()).uid == driver.create(ground.spec()).uid
         assert len(driver.list().pods) == 1
 
-    def test_creating_at_once_makes_one_pod(
+    def test_concurrent_creates_create_one_pod(
         self, ground: DriverGround, driver: Driver, other: Driver
     ) -> None:
         with ThreadPoolExecutor(8) as threads:
@@ -182,7 +187,7 @@ class DriverContract:
         driver.create(ground.spec())
         assert driver.companions() == ("w-one",)
 
-    def test_a_name_that_no_pod_can_have_is_refused(self, ground: DriverGround, driver: Driver) -> None:
+    def test_an_invalid_pod_name_is_refused(self, ground: DriverGround, driver: Driver) -> None:
         with pytest.raises(Refused):
             driver.create(ground.spec("../W_one"))
         assert driver.list().pods == ()
@@ -193,7 +198,7 @@ class DriverContract:
         assert ready.endpoint.startswith("http://")
         assert ready.exit_code is None
 
-    def test_a_placeholder_says_that_it_is_one(self, ground: DriverGround, driver: Driver) -> None:
+    def test_a_placeholder_is_labelled_as_one(self, ground: DriverGround, driver: Driver) -> None:
         driver.create(ground.spec("p-one", role=PodRole.PLACEHOLDER))
         assert [pod.role for pod in driver.list().pods] == [PodRole.PLACEHOLDER]
 
@@ -213,23 +218,23 @@ class DriverContract:
         driver.delete(pod.name, pod.uid, grace_s=0)
         eventually(lambda: driver.list().pods == ())
 
-    def test_delete_with_other_uid_touches_nothing(self, driver: Driver, ready: Pod) -> None:
+    def test_delete_with_another_uid_deletes_nothing(self, driver: Driver, ready: Pod) -> None:
         driver.delete(ready.name, "another-uid", grace_s=0)
         pod = driver.read(ready.name)
         assert pod is not None
         assert pod.usable
         assert pod.version == ready.version
 
-    def test_delete_without_uid_takes_whatever_has_that_name(self, driver: Driver, ready: Pod) -> None:
+    def test_delete_without_uid_deletes_any_pod_of_that_name(self, driver: Driver, ready: Pod) -> None:
         driver.delete(ready.name, "", grace_s=0)
         eventually(lambda: driver.read(ready.name) is None)
 
-    def test_deleting_what_is_not_there_is_success(self, driver: Driver) -> None:
+    def test_deleting_a_missing_pod_succeeds(self, driver: Driver) -> None:
         driver.delete("w-never", "some-uid")
         driver.delete("w-never", "")
         assert driver.list().pods == ()
 
-    def test_a_busy_pod_stays_terminating_until_it_is_done(
+    def test_a_busy_pod_stays_terminating_until_its_session_ends(
         self, ground: DriverGround, driver: Driver, other: Driver, ready: Pod
     ) -> None:
         ground.make_busy(ready)
@@ -259,7 +264,9 @@ class DriverContract:
         driver.delete(ready.name, ready.uid, grace_s=0)
         eventually(lambda: driver.read(ready.name) is None)
 
-    def test_a_pod_made_again_is_another_one(self, ground: DriverGround, driver: Driver, ready: Pod) -> None:
+    def test_a_pod_created_again_has_another_uid(
+        self, ground: DriverGround, driver: Driver, ready: Pod
+    ) -> None:
         driver.delete(ready.name, ready.uid, grace_s=0)
         eventually(lambda: driver.read(ready.name) is None)
         again = driver.create(ground.spec())
@@ -305,14 +312,16 @@ class DriverContract:
         assert seen.labels[LABEL_WORKER] == ready.name
         assert seen.version != ready.version
 
-    def test_a_stamp_upon_an_old_version_conflicts(self, driver: Driver, other: Driver, ready: Pod) -> None:
+    def test_a_stamp_based_on_an_old_version_conflicts(
+        self, driver: Driver, other: Driver, ready: Pod
+    ) -> None:
         assert driver.stamp(ready, HELD) is StampResult.WRITTEN
         assert other.stamp(ready, PARKED) is StampResult.CONFLICT
         seen = other.read(ready.name)
         assert seen is not None
         assert seen.says(HELD)
 
-    def test_a_released_pod_still_says_whose_it_was(self, driver: Driver, ready: Pod) -> None:
+    def test_a_released_pod_keeps_the_annotation_of_its_org(self, driver: Driver, ready: Pod) -> None:
         driver.stamp(ready, HELD)
         held = driver.read(ready.name)
         assert held is not None
@@ -323,7 +332,7 @@ class DriverContract:
         assert seen.annotations[NOTE_EPOCH] == "2"
         assert NOTE_CLAIM not in seen.annotations
 
-    def test_stamping_what_a_pod_says_writes_nothing(self, driver: Driver, ready: Pod) -> None:
+    def test_stamping_an_unchanged_pod_writes_nothing(self, driver: Driver, ready: Pod) -> None:
         assert driver.stamp(ready, NOBODY) is StampResult.WRITTEN
         seen = driver.read(ready.name)
         assert seen is not None
@@ -337,14 +346,14 @@ class DriverContract:
         assert driver.stamp(leaving, HELD) is StampResult.TERMINATING
         assert driver.stamp(ready, HELD) is StampResult.TERMINATING
 
-    def test_a_pod_that_is_gone_is_not_stamped(self, driver: Driver, ready: Pod) -> None:
+    def test_a_missing_pod_is_not_stamped(self, driver: Driver, ready: Pod) -> None:
         driver.delete(ready.name, ready.uid, grace_s=0)
         eventually(lambda: driver.read(ready.name) is None)
         assert driver.stamp(ready, HELD) is StampResult.GONE
 
-    # Asking
+    # Self-reports
 
-    def test_a_worker_says_itself_whether_it_is_busy(
+    def test_a_worker_reports_itself_whether_it_is_busy(
         self, ground: DriverGround, driver: Driver, ready: Pod
     ) -> None:
         assert driver.word(ready) is Word.UNUSED
@@ -353,27 +362,27 @@ class DriverContract:
         ground.make_unused(ready)
         assert driver.word(ready) is Word.UNUSED
 
-    def test_a_worker_that_can_not_be_asked_is_silent(
+    def test_a_worker_that_cannot_be_reached_is_silent(
         self, ground: DriverGround, driver: Driver, ready: Pod
     ) -> None:
         ground.make_unaskable(ready)
         assert driver.word(ready) is Word.SILENT
 
-    # Seeing
+    # Reading
 
     def test_an_empty_list_is_anchored(self, driver: Driver) -> None:
         listing = driver.list()
         assert listing.pods == ()
         assert listing.anchored
 
-    def test_a_list_that_can_not_be_read_raises(
+    def test_a_list_that_cannot_be_read_raises(
         self, ground: DriverGround, driver: Driver, ready: Pod
     ) -> None:
         with ground.unreachable(), pytest.raises(Transient):
             driver.list()
         assert [pod.uid for pod in driver.list().pods] == [ready.uid]
 
-    def test_a_pod_that_can_not_be_looked_for_is_not_taken_to_be_gone(
+    def test_a_failed_read_of_a_pod_does_not_count_as_absence(
         self, ground: DriverGround, driver: Driver, ready: Pod
     ) -> None:
         with ground.unreachable():
@@ -383,7 +392,7 @@ class DriverContract:
                 driver.delete(ready.name, ready.uid)
         assert driver.read(ready.name) is not None
 
-    def test_the_cache_needs_no_call_and_says_how_old_it_is(
+    def test_the_cache_needs_no_call_and_has_an_age(
         self, ground: DriverGround, driver: Driver, ready: Pod
     ) -> None:
         driver.list()
@@ -393,16 +402,16 @@ class DriverContract:
             assert cached.anchored
             eventually(lambda: driver.cached().age_s > cached.age_s)
 
-    def test_a_cache_that_saw_nothing_yet_is_infinitely_old(self, driver: Driver) -> None:
+    def test_a_cache_before_its_first_list_is_infinitely_old(self, driver: Driver) -> None:
         cached = driver.cached()
         assert not cached.anchored
         assert cached.age_s == math.inf
 
-    def test_a_watch_begins_with_what_exists(self, driver: Driver, ready: Pod) -> None:
+    def test_a_watch_begins_with_the_existing_pods(self, driver: Driver, ready: Pod) -> None:
         with Watcher(driver) as watcher:
             assert watcher.wait_for(Pod, ready.name).uid == ready.uid
 
-    def test_a_watch_tells_a_pods_whole_life(
+    def test_a_watch_reports_every_change_of_a_pod(
         self, ground: DriverGround, driver: Driver, other: Driver
     ) -> None:
         with Watcher(driver) as watcher:
@@ -418,7 +427,7 @@ class DriverContract:
             gone = watcher.wait_for(Gone, pod.name)
         assert gone == Gone(name=pod.name, uid=pod.uid)
 
-    def test_a_watch_tells_that_a_container_died(
+    def test_a_watch_reports_that_a_container_ended(
         self, ground: DriverGround, driver: Driver, ready: Pod
     ) -> None:
         with Watcher(driver) as watcher:
@@ -426,14 +435,16 @@ class DriverContract:
             ground.make_container_die(ready)
             watcher.wait_for(Pod, ready.name, phase=PodPhase.ENDED)
 
-    def test_several_watches_tell_the_same(self, ground: DriverGround, driver: Driver, other: Driver) -> None:
+    def test_several_watches_report_the_same_pods(
+        self, ground: DriverGround, driver: Driver, other: Driver
+    ) -> None:
         with Watcher(driver) as one, Watcher(other) as two:
             pod = ground.make_ready(driver.create(ground.spec()))
             assert one.wait_for(Pod, pod.name).uid == two.wait_for(Pod, pod.name).uid
             driver.delete(pod.name, pod.uid, grace_s=0)
             assert one.wait_for(Gone, pod.name) == two.wait_for(Gone, pod.name)
 
-    def test_a_watch_keeps_the_cache_young(self, ground: DriverGround, driver: Driver, other: Driver) -> None:
+    def test_a_watch_keeps_the_cache_fresh(self, ground: DriverGround, driver: Driver, other: Driver) -> None:
         with Watcher(driver):
             pod = other.create(ground.spec())
             eventually(lambda: [seen.uid for seen in driver.cached().pods] == [pod.uid])
@@ -448,7 +459,7 @@ class DriverContract:
         driver.delete_companions("w-lost")
         assert driver.companions() == ()
 
-    def test_removing_companions_that_are_not_there_is_success(self, driver: Driver) -> None:
+    def test_removing_missing_companions_succeeds(self, driver: Driver) -> None:
         driver.delete_companions("w-never")
 
 

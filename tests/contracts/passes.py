@@ -1,4 +1,5 @@
-"""The verbs and the passes with real pods: one suite for every driver, on a real database. A tier runs it by giving a `ground` fixture.
+"""The verbs and the passes with real pods: one suite for every driver, on a real database. A driver's
+tests run it with a `ground` fixture.
 
 class TestPassesOnMyDriver(PassesContract):
     @pytest.fixture
@@ -47,7 +48,7 @@ def scene(ground: PoolGround, store: Store) -> Iterator[Scene]:
 
 
 def take_away(scene: Scene, name: str) -> None:
-    """As a node that goes, or somebody with kubectl, takes a pod away."""
+    """Delete a pod as a node that leaves, or kubectl, would."""
     pod = scene.pod(name)
     scene.driver.delete(name, pod.uid, grace_s=0)
     eventually(lambda: scene.driver.read(name) is None, within_s=30)
@@ -56,7 +57,7 @@ def take_away(scene: Scene, name: str) -> None:
 
 
 def ask(scene: Scene, granted: Granted) -> int:
-    """Use a worker as its holder does; the status."""
+    """Use a worker as its holder does; return the status."""
     headers = tokens.headers(granted.claim_id, granted.epoch, granted.token)
     return call(scene.pod(granted.worker_id), "GET", "/echo", headers)[0]
 
@@ -69,7 +70,7 @@ def all_passes(scene: Scene, times: int = 1) -> None:
 
 
 def orphan(scene: Scene, ground: PoolGround, name: str = "w-orphan", *, stamped: bool = False) -> Pod:
-    """A pod that the table knows nothing of, and that passes see."""
+    """Create a pod without a row, visible to the passes."""
     pod = ground.make_ready(scene.driver.create(ground.spec(name)))
     if stamped:
         scene.driver.stamp(pod, replace(LATER, epoch=1))
@@ -90,14 +91,14 @@ class PassesContract:
         assert {pod.name: pod.version for pod in scene.driver.list().pods} == before
         assert sorted(scene.driver.companions()) == sorted(before)
 
-    def test_a_worker_that_becomes_ready_goes_to_the_one_who_waits(self, scene: Scene) -> None:
+    def test_a_worker_that_becomes_ready_is_granted_to_a_waiter(self, scene: Scene) -> None:
         scene.profile(warm_target=0)
         task = scene.waits("acme", wait_s=600)
         scene.run_pass("reconcile_warm")
         answers = scene.until(lambda: scene.broker.answers_for(task))
         assert [answer["outcome"] for answer in answers] == ["granted"]
 
-    def test_a_spawn_delivered_twice_makes_one_pod(self, scene: Scene) -> None:
+    def test_a_spawn_delivered_twice_creates_one_pod(self, scene: Scene) -> None:
         scene.profile(warm_target=1)
         scene.run_pass("reconcile_warm")
         scene.deliver("pool.spawn", times=2)
@@ -105,7 +106,7 @@ class PassesContract:
         scene.until_state(slot.id, State.IDLE)
         assert [pod.uid for pod in scene.driver.list().pods] == [scene.worker(slot.id).pod_uid]
 
-    def test_a_spawn_whose_slot_was_given_up_meanwhile_leaves_no_pod(self, scene: Scene) -> None:
+    def test_a_spawn_whose_slot_was_drained_meanwhile_leaves_no_pod(self, scene: Scene) -> None:
         scene.profile(warm_target=1)
         scene.run_pass("reconcile_warm")
         (slot,) = scene.workers(State.SPAWNING)
@@ -131,7 +132,7 @@ class PassesContract:
         scene.until_state(slot.id, State.RETIRED)
         eventually(lambda: slot.id not in scene.driver.pods, within_s=30)
 
-    def test_a_profile_that_can_not_start_backs_off_and_holds_nobody_elses_slots(
+    def test_a_profile_that_cannot_start_backs_off_and_takes_no_slots_of_other_profiles(
         self, scene: Scene, ground: PoolGround
     ) -> None:
         scene.profile(warm_target=1)
@@ -147,7 +148,7 @@ class PassesContract:
         scene.run_pass("reconcile_warm")
         assert sum(row.profile == "bad" for row in scene.rows("workers")) == 3
 
-    def test_a_changed_build_replaces_what_nobody_holds_and_one_that_can_not_start_halts(
+    def test_a_new_build_replaces_unclaimed_workers_and_a_failing_build_halts(
         self, scene: Scene, ground: PoolGround
     ) -> None:
         scene.configure(rollout_step_percent=50, rollout_ready_s=0)
@@ -188,7 +189,7 @@ class PassesContract:
         assert {w.id for w in scene.workers(State.IDLE)} == new
         assert ask(scene, scene.granted("beta")) == 200
 
-    def test_headroom_is_made_and_off_deletes_it(self, scene: Scene) -> None:
+    def test_headroom_is_created_and_disabling_it_deletes_it(self, scene: Scene) -> None:
         scene.configure(headroom=2)
         (worker,) = scene.warm(1)
         scene.run_pass("reconcile_headroom")
@@ -203,7 +204,7 @@ class PassesContract:
 
     # Claims
 
-    def test_a_worker_is_held_used_parked_and_comes_back_to_its_org_alone(self, scene: Scene) -> None:
+    def test_a_worker_is_claimed_used_parked_and_granted_again_only_to_its_org(self, scene: Scene) -> None:
         scene.warm(2)
         first = scene.granted("acme")
         assert ask(scene, first) == 200
@@ -225,7 +226,7 @@ class PassesContract:
         status, echo = call(scene.pod(worker), "GET", "/echo", headers)
         assert (status, echo["org"]) == (200, "acme")
 
-    def test_a_parked_worker_goes_with_its_pod_and_companions_after_its_time(self, scene: Scene) -> None:
+    def test_a_parked_worker_is_deleted_with_its_pod_and_companions_after_its_ttl(self, scene: Scene) -> None:
         (worker,) = scene.warm(1)
         scene.release(scene.granted(ttl_s=60).claim_id)
         scene.pass_time(59)
@@ -244,7 +245,7 @@ class PassesContract:
         scene.until_state(worker, State.RETIRED)
         eventually(lambda: scene.driver.read(worker) is None, within_s=30)
 
-    # What happens to pods
+    # Events of pods
 
     def test_a_container_that_dies_ends_its_claim_with_the_cause(
         self, scene: Scene, ground: PoolGround
@@ -261,7 +262,7 @@ class PassesContract:
         scene.warm(1)
         scene.granted("acme")
 
-    def test_a_pod_taken_away_is_lost_and_made_up_for(self, scene: Scene) -> None:
+    def test_a_deleted_pod_makes_its_worker_lost_and_is_replaced(self, scene: Scene) -> None:
         scene.profile(warm_target=1)
         (worker,) = scene.warm(1)
         granted = scene.granted("acme")
@@ -271,7 +272,7 @@ class PassesContract:
         scene.run_pass("reconcile_warm")
         scene.until(lambda: len(scene.workers(State.IDLE)) == 1)
 
-    def test_a_pod_that_nobody_saw_go_is_lost_after_two_sweeps_and_never_counts_as_warm(
+    def test_a_pod_that_vanished_unobserved_is_lost_after_two_sweeps_and_never_counts_as_warm(
         self, scene: Scene
     ) -> None:
         scene.profile(warm_target=2)
@@ -287,7 +288,7 @@ class PassesContract:
         assert scene.state_of(gone) is State.LOST
         assert scene.state_of(kept) is State.IDLE
 
-    def test_a_terminating_idle_pod_leaves_at_once_and_a_busy_one_stays_with_its_holder(
+    def test_a_terminating_idle_pod_drains_at_once_and_a_busy_one_stays_with_its_holder(
         self, scene: Scene, ground: PoolGround
     ) -> None:
         scene.warm(2)
@@ -297,7 +298,7 @@ class PassesContract:
         ground.make_busy(busy)
         for pod in (busy, scene.pod(idle.id)):
             scene.driver.delete(pod.name, pod.uid)
-        # Retired if it was seen to go, lost if it was gone as soon as it was looked at.
+        # Retired if its termination was observed, lost if it was already gone.
         scene.until(lambda: scene.state_of(idle.id) in TERMINAL)
         scene.until(lambda: scene.worker(busy.name).leaving_since)
         scene.pass_time(500)
@@ -325,7 +326,9 @@ class PassesContract:
 
     # Guard
 
-    def test_busy_is_stamped_released_is_cleared_and_then_nothing_is_written(self, scene: Scene) -> None:
+    def test_a_claim_is_stamped_a_release_clears_the_stamp_and_then_nothing_is_written(
+        self, scene: Scene
+    ) -> None:
         (worker,) = scene.warm(1)
         held = scene.granted("acme")
         scene.broker.sent.clear()
@@ -344,7 +347,7 @@ class PassesContract:
         scene.run_pass("guard_disruption")
         assert scene.pod(worker).version == parked.version
 
-    def test_a_replica_without_memory_clears_what_a_dead_one_left(self, scene: Scene) -> None:
+    def test_a_new_replica_clears_the_protection_that_a_dead_replica_left(self, scene: Scene) -> None:
         (worker,) = scene.warm(1)
         nobody = Stamp(org=None, claim_id=None, epoch=0, busy=True)
         scene.driver.stamp(scene.pod(worker), nobody)
@@ -394,7 +397,7 @@ class PassesContract:
         assert word == "unused" or any(word in detail for *_, detail in held)
         assert worker in scene.driver.pods
 
-    def test_companions_without_a_pod_go(self, scene: Scene, ground: PoolGround) -> None:
+    def test_companions_without_a_pod_are_removed(self, scene: Scene, ground: PoolGround) -> None:
         (worker,) = scene.warm(1)
         ground.leave_companions("w-gone")
         eventually(lambda: "w-gone" in scene.driver.companions(), within_s=30)
@@ -402,7 +405,7 @@ class PassesContract:
         scene.run_pass("sweep_orphans")
         eventually(lambda: scene.driver.companions() == (worker,), within_s=30)
 
-    def test_an_empty_cluster_is_believed_only_with_proof_and_then_it_is(self, scene: Scene) -> None:
+    def test_an_empty_pod_list_is_accepted_only_with_the_anchor(self, scene: Scene) -> None:
         (worker,) = scene.warm(1)
         take_away(scene, worker)
         scene.driver.drain_events()
@@ -414,9 +417,9 @@ class PassesContract:
             scene.run_pass("sweep_orphans")
         assert scene.state_of(worker) is State.LOST
 
-    # The cluster can not be reached
+    # The cluster is unreachable
 
-    def test_while_the_cluster_can_not_be_reached_nothing_is_lost_and_then_it_goes_on(
+    def test_no_worker_is_lost_while_the_cluster_is_unreachable_and_work_resumes_afterwards(
         self, scene: Scene, ground: PoolGround, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         scene.profile(warm_target=3)
@@ -428,7 +431,7 @@ class PassesContract:
             eventually(lambda: scene.driver.cached().age_s > 1.0, within_s=30)
             for name in ("reconcile_warm", "sweep_orphans", "guard_disruption", "sweep_stuck"):
                 assert scene.run_pass(name)["outcome"] in ("stale", "failed"), name
-            # A warm worker needs no cluster.
+            # A grant of a warm worker needs no cluster.
             other = scene.granted("bolt")
             assert other.worker_id == idle.id
             scene.release(other.claim_id, "tainted")
@@ -444,7 +447,7 @@ class PassesContract:
         assert held.claim_id in scene.renew(held.claim_id)["renewed"]
         assert leaves
 
-    def test_a_spawn_that_can_not_reach_the_cluster_frees_its_slot(
+    def test_a_spawn_that_cannot_reach_the_cluster_frees_its_slot(
         self, scene: Scene, ground: PoolGround
     ) -> None:
         scene.profile(warm_target=1)
@@ -462,9 +465,9 @@ class PassesContract:
         scene.run_pass("reconcile_warm")
         scene.until(lambda: len(scene.workers(State.IDLE)) == 1)
 
-    # A database put back
+    # A restored database
 
-    def test_a_database_put_back_ends_consistent_and_deletes_no_busy_pod(
+    def test_a_restored_database_becomes_consistent_and_deletes_no_busy_pod(
         self, ground: PoolGround, store: Store
     ) -> None:
         """Pods newer than rows and rows newer than pods, at once."""
@@ -476,7 +479,8 @@ class PassesContract:
             (kept,) = scene.warm(1)
             scene.settle()
             backup = script(store)
-            # After the backup: one is claimed, one claim ends with its pod, two are made, one of them claimed.
+            # After the backup: one is claimed, one claim ends with its pod, two are created, one of
+            # them claimed.
             later = scene.granted("bolt")
             assert later.worker_id == taken
             scene.release(ended.claim_id)
@@ -496,7 +500,7 @@ class PassesContract:
             for _ in range(4):
                 scene.pass_time(200)
                 all_passes(scene)
-            # More than three if a pod took its time while the clock ran ahead; a surplus goes later.
+            # More than three if a pod was slow while the clock ran ahead; the surplus drains later.
             scene.until(lambda: len(scene.workers(State.IDLE)) >= 3)
             assert {taken, busy} <= set(scene.driver.pods)
             assert all(scene.pod(w).annotations[NOTE_DO_NOT_DISRUPT] == "true" for w in (taken, busy))
@@ -518,7 +522,7 @@ _PODDED = (State.SPAWNING, State.IDLE, State.HOT, State.HOT_IDLE)
 
 
 class _LaterIds:
-    """Ids that no earlier day has given out."""
+    """Ids that no earlier state of the database contains."""
 
     def __init__(self, ids: Ids) -> None:
         self._ids = ids
@@ -531,7 +535,9 @@ class _LaterIds:
 
 
 def _given_up(scene: Scene) -> bool:
-    """Where a program that can not be started is tried for ever, the stuck sweep ends that. No slot is left."""
+    """Where a program that cannot be started is retried forever, the stuck sweep ends that. No slot
+    is left.
+    """
     slots = {w.id for w in scene.workers(State.SPAWNING)}
     pods = {pod.name: pod for pod in scene.driver.cached().pods}
     if all(name in pods and pods[name].trouble and pods[name].phase is PodPhase.PENDING for name in slots):

@@ -1,5 +1,5 @@
-"""The whole pool with real processes and real pods: one suite for every driver. A tier runs it by giving a `ground` of module scope, made
-on `folder`.
+"""The whole pool with real processes and real pods: one suite for every driver. A driver's tests run
+it with a `ground` fixture of module scope, created in `folder`.
 
 class TestPoolOnMyDriver(PoolContract):
     ...
@@ -65,7 +65,7 @@ def driver(ground: PoolGround) -> Iterator[Driver]:
 
 
 def settings_on(ground: PoolGround, **default: Any) -> dict[str, Any]:
-    """One profile that works, and one that never starts beside it."""
+    """One profile that works, beside one that never starts."""
     bad = ground.unstartable(Profile(name="bad"))
     asked = {"image": bad.image, "command": list(bad.command), "warm_target": 2, "grace_s": 2}
     tables = ground.tables()
@@ -94,9 +94,7 @@ def uids(driver: Driver) -> dict[str, str]:
 
 
 class PoolContract:
-    def test_a_worker_is_acquired_used_released_and_the_same_one_comes_back(
-        self, driver: Driver, pool: Pool
-    ) -> None:
+    def test_a_released_worker_is_granted_again_to_its_org(self, driver: Driver, pool: Pool) -> None:
         with pool.acquire("acme", wait_s=SOON_S) as first:
             pod = pod_of(driver, first)
             status, echo = call(pod, "POST", "/echo", first.auth, "hello")
@@ -116,7 +114,7 @@ class PoolContract:
         eventually(lambda: pod_of(driver, held).labels[LABEL_BUSY] == "false", within_s=SOON_S)
         assert NOTE_DO_NOT_DISRUPT not in pod_of(driver, held).annotations
 
-    def test_a_pod_that_is_killed_ends_its_claim_with_the_cause_and_is_made_up_for(
+    def test_a_killed_pod_ends_its_claim_with_the_cause_and_is_replaced(
         self, system: System, driver: Driver, pool: Pool, ground: PoolGround
     ) -> None:
         held = pool.acquire("struck", wait_s=SOON_S, lease_s=5)
@@ -128,7 +126,7 @@ class PoolContract:
         eventually(lambda: held.worker_id not in driver.companions(), within_s=SOON_S)
         system.wait_idle(WARM)
 
-    def test_a_parked_worker_goes_after_its_time_with_its_pod_and_companions(
+    def test_a_parked_worker_is_deleted_after_its_ttl_with_its_pod_and_companions(
         self, system: System, driver: Driver, pool: Pool
     ) -> None:
         with pool.acquire("brief", ttl_s=1, wait_s=SOON_S) as held:
@@ -137,7 +135,7 @@ class PoolContract:
         eventually(lambda: driver.read(held.worker_id) is None, within_s=SOON_S)
         eventually(lambda: held.worker_id not in driver.companions(), within_s=SOON_S)
 
-    def test_those_who_wait_are_served_by_what_becomes_ready(self, pool: Pool) -> None:
+    def test_waiters_are_served_by_workers_that_become_ready(self, pool: Pool) -> None:
         with ThreadPoolExecutor(2 * WARM) as threads:
             asked = [threads.submit(pool.acquire, "crowd", wait_s=SOON_S, ttl_s=0) for _ in range(2 * WARM)]
             held = [call.result(timeout=SOON_S + 10) for call in asked]
@@ -145,10 +143,10 @@ class PoolContract:
         for worker in held:
             worker.release()
 
-    def test_an_end_of_all_components_touches_no_pod_and_ends_no_claim(
+    def test_stopping_all_components_changes_no_pod_and_ends_no_claim(
         self, system: System, driver: Driver, pool: Pool
     ) -> None:
-        """Some are told to end, some are killed."""
+        """Some are stopped, some are killed."""
         held = pool.acquire("stays", wait_s=SOON_S, lease_s=5)
         session = pod_of(driver, held)
         assert call(session, "POST", "/sessions", held.auth)[0] == 200
@@ -158,7 +156,8 @@ class PoolContract:
             part.send(signal.SIGKILL if name in ("fleet", "passes") else signal.SIGTERM)
         for part in system.parts.values():
             part.ends()
-        # The parked may go before, the slots of `bad` come and go; none is taken by an end or a start.
+        # Parked workers may reach their TTL, and slots of `bad` change; a stop or a start deletes
+        # none.
         kept = {name for name, uid in before.items() if uids(driver).get(name) == uid}
         assert held.worker_id in kept
         assert len(kept) >= WARM + 1
@@ -172,7 +171,7 @@ class PoolContract:
         assert call(session, "DELETE", "/sessions", held.auth)[0] == 200
         assert held.release() == "released"
 
-    def test_new_replicas_beside_old_ones_and_in_their_place_touch_nothing_of_theirs(
+    def test_new_replicas_leave_pods_and_claims_of_old_replicas_alone(
         self, system: System, driver: Driver, pool: Pool
     ) -> None:
         held = pool.acquire("rolled", wait_s=SOON_S, lease_s=5)
@@ -189,10 +188,10 @@ class PoolContract:
         assert (pod_of(driver, held).uid, pod_of(driver, held).terminating) == (session.uid, False)
         assert held.release() == "released"
 
-    def test_a_target_of_nothing_leaves_nothing(
+    def test_a_warm_target_of_zero_leaves_no_pod(
         self, system: System, driver: Driver, ground: PoolGround
     ) -> None:
-        """The last one: it takes everything apart."""
+        """The last test: it removes everything."""
         [passes] = [part for name, part in system.parts.items() if name.startswith("passes")]
         assert passes.terminate() == 0
         tables = settings_on(ground, warm_target=0)

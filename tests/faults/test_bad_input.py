@@ -1,7 +1,8 @@
-"""Whatever anybody puts on the queues: callers get a sentence that names the field, nothing is written, no process ends, and the next good
-request is served.
+"""Bad messages on the queues: callers get a refusal that names the field, nothing is written, no
+process ends, and the next valid request is served.
 
-`tests/unit/test_contract.py` and `test_config.py` try far more values on the parsers alone; here they arrive as messages.
+`tests/unit/test_contract.py` and `test_config.py` try far more values on the parsers alone; here
+they arrive as messages.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tests.support.waiting import eventually
 
 MESSAGES = 250
 SEED = 20_261
-# What each task takes, and the queue that its worker reads.
+# The arguments of each task, and the queue that its worker reads.
 CALLER_FACING: dict[str, tuple[str, ...]] = {
     "pool.acquire": ("org", "profile", "request_id", "lease_s", "ttl_s", "wait_s"),
     "pool.renew": ("claim_ids",),
@@ -43,7 +44,7 @@ INTERNAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "pool.canary": ("acquire", ()),
     "no.such.task": ("fleet", ("x",)),
 }
-# No field takes any of the first; the others are texts, which only ids take.
+# No field accepts any of the first values; the others are texts, which only ids accept.
 WRONG: tuple[Any, ...] = (
     *(-1, 0.5, 1e308, 2**70, True, [], {}, [[[]]], {"a": {"b": None}}, ["x", 1]),
     *("", "x" * 5000, "\x00"),
@@ -61,7 +62,7 @@ def system(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer) -
         yield made
 
 
-def test_whatever_callers_send_is_answered_with_a_sentence_and_writes_nothing(system: System) -> None:
+def test_bad_arguments_are_refused_with_a_detail_and_write_nothing(system: System) -> None:
     chance = random.Random(SEED)
     service, before = Service(system.redis.url), _written(system)
     sent = []
@@ -84,7 +85,7 @@ def test_whatever_callers_send_is_answered_with_a_sentence_and_writes_nothing(sy
     _serves(system)
 
 
-def test_whatever_lies_on_any_queue_ends_no_process(system: System) -> None:
+def test_no_message_on_any_queue_ends_a_process(system: System) -> None:
     chance = random.Random(SEED + 1)
     pids = {name: part.pid for name, part in system.parts.items()}
     queues = ("acquire", "fleet", "bind", "passes")
@@ -93,7 +94,7 @@ def test_whatever_lies_on_any_queue_ends_no_process(system: System) -> None:
             raw.lpush(*_message(chance))
         for queue in queues:
             raw.lpush(queue, b"\xff\xfe", "not json", "[]", "null", '"text"', "{}", json.dumps({"body": 1}))
-            # Ten megabytes of one field.
+            # Ten megabytes in one field.
             raw.lpush(queue, _encoded("pool.acquire", {"org": "x" * 10_000_000}))
         eventually(lambda: not any(raw.llen(queue) for queue in queues), within_s=120, every_s=0.2)
     _serves(system)
@@ -102,7 +103,7 @@ def test_whatever_lies_on_any_queue_ends_no_process(system: System) -> None:
 
 
 def _message(chance: random.Random) -> tuple[str, str]:
-    """A queue, and a task on it whose arguments are nonsense, too many, or missing."""
+    """Return a queue, and a task for it whose arguments are wrong, too many, or missing."""
     task, (queue, fields) = chance.choice(list(INTERNAL.items()))
     given = {field: chance.choice(WRONG) for field in fields if chance.random() < 0.9}
     if chance.random() < 0.2:
@@ -125,7 +126,7 @@ def _serves(system: System) -> None:
 
 
 def _written(system: System) -> dict[str, int]:
-    """How much is in what callers can write to."""
+    """Return the number of rows in the tables that callers can write."""
 
     def rows(tx: Tx, table: Any) -> int:
         return int(tx.execute(select(func.count()).select_from(table)).scalar_one())

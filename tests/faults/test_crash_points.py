@@ -1,7 +1,10 @@
-"""Every external call of every verb and pass: refused, answered into the void, denied, or the last thing that its process does. Each time the
-pool comes back to order by itself within a bounded number of passes, and nobody who holds a worker loses it.
+"""Every external call of every verb and pass: refused, with a lost reply, denied, or with a crash
+of its process. Each time the pool recovers by itself within a bounded number of passes, and no
+holder loses its worker.
 
-`make proof` tries all of them and prints the table of scripts, calls and cases; without it a part of each script's is tried."""
+`make proof` tries all of them and prints the table of scripts, calls and cases; otherwise a part of
+each script's cases is tried.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ _table: list[Tried] = []
 
 @pytest.fixture(scope="module", autouse=True)
 def _printed() -> Iterator[None]:
-    """The table, when all scripts have run."""
+    """Print the table when all scripts have run."""
     yield
     print(f"\n{HEADING}")
     for tried in _table:
@@ -50,7 +53,7 @@ def test_every_crash_point_converges(name: str, store: Store) -> None:
 
 
 def test_every_call_that_the_pool_can_make_has_its_cases() -> None:
-    """A new method of a port can not be forgotten: it is a call with cases, or it is said to be none."""
+    """A new method of a port cannot be forgotten: it is a call with cases, or it is listed as none."""
     ports = {"store": Store, "driver": Driver, "broker": Broker, "worker": WorkerApi, "locks": Locks}
     methods = {
         f"{port}.{name}"
@@ -58,7 +61,7 @@ def test_every_call_that_the_pool_can_make_has_its_cases() -> None:
         for name, _ in inspect.getmembers(kind, inspect.isfunction)
         if not name.startswith("_")
     }
-    # A lock is taken and given back in one statement of the port; what is asked of a store is a read.
+    # A lock is acquired and released in one statement of the port; queries of a store are reads.
     assert methods - {"locks.taken", "store.ask"} == (CASES.keys() | NO_CALLS) - {
         "locks.take",
         "locks.release",
@@ -73,12 +76,12 @@ def test_every_pass_and_every_task_has_a_script() -> None:
 def test_a_call_of_an_unknown_kind_is_an_error(store: Store) -> None:
     life = a_life(store)
     life.world.deps = failing(life.world.deps, Plan())
-    with pytest.raises(AssertionError, match=r"nobody has said how driver\.drain_events can fail"):
+    with pytest.raises(AssertionError, match=r"CASES does not say how driver\.drain_events can fail"):
         life.world.deps.driver.drain_events()  # type: ignore[attr-defined]
 
 
-def test_what_is_left_behind_is_seen(store: Store) -> None:
-    """The end that all cases are held to can be missed: each of these is."""
+def test_leftovers_are_detected(store: Store) -> None:
+    """The final condition of all cases can fail: it does for each of these."""
     life = a_life(store)
     warm(life)
     life.round(4)

@@ -1,8 +1,9 @@
-"""A running pool is broken in the ways that have cost others most. Each has to be seen within three periods: on the board, which stands open in a
-browser all the while, in `warmpool status`, and as an alert of a real Prometheus that has the shipped rules. `make drill` does it and prints how long each took.
+"""A running pool is broken in the ways with the highest cost. Each fault must be visible within
+three periods: on the board, which is open in a browser, in `warmpool status`, and as an alert of a
+real Prometheus with the shipped rules. `make drill` runs it and prints how long each took.
 
-Only two times are scaled: Prometheus scrapes every second, and an alert's `for` is a second. What is tried is whether the rules see it, not how
-patient they are; tests/alerts holds their patience.
+Only two times are scaled: Prometheus scrapes every second, and an alert's `for` is one second. The
+drill tests whether the rules fire; tests/alerts tests their `for`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from tests.support.waiting import eventually
 
 LONG = bool(os.environ.get("WARMPOOL_TEST_LONG"))
 LEAK = 50
-SOMEBODY = Operator(name="somebody", way="cli", why="a drill")
+OPERATOR = Operator(name="operator", way="cli", why="a drill")
 
 pytestmark = [
     pytest.mark.skipif(not LONG, reason="minutes of waiting: make drill"),
@@ -57,7 +58,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def rows() -> Iterator[list[Row]]:
-    """What each drill took; printed when all are done."""
+    """Print the duration of each drill at the end."""
     found: list[Row] = []
     yield found
     print(printed(found))
@@ -77,15 +78,16 @@ def drill(tmp_path: Path, browser: Browser, rows: list[Row], postgres: PostgresS
         yield made
 
 
-def test_a_wedged_reaper(drill: Opening) -> None:
+def test_a_reap_whose_lock_is_never_released_is_reported(drill: Opening) -> None:
     at = drill({})
     at.system.wait_idle(3)
     at.quiet()
     with Redis.from_url(at.system.redis.url) as redis:
-        # Somebody took its lock and never lets go, as a bug once did for four days.
+        # Another program took its lock and never releases it.
         eventually(lambda: redis.set("warmpool.lock.reap", "wedged", nx=True), within_s=30)
         at.seen(
-            "a wedged reaper", "its lock is held by nobody", worry="pass_dark:reap", text="pass reap is dark",
+            "a wedged reaper", "its lock has no live holder", worry="pass_dark:reap",
+            text="pass reap is dark",
             alert="WarmpoolPassDark", period_s=PERIODS_S["reap"],
         )  # fmt: skip
         assert at.labels("WarmpoolPassDark", "pass") == {"reap"}
@@ -93,7 +95,7 @@ def test_a_wedged_reaper(drill: Opening) -> None:
     at.quiet()
 
 
-def test_an_emptied_redis_and_the_pool_goes_on(drill: Opening) -> None:
+def test_an_emptied_redis_is_reported_and_the_pool_continues(drill: Opening) -> None:
     at = drill({})
     at.system.wait_idle(3)
     at.quiet()
@@ -108,28 +110,29 @@ def test_an_emptied_redis_and_the_pool_goes_on(drill: Opening) -> None:
     assert "beat_dark" not in at.worries()
 
 
-def test_a_leak_of_fifty_idle_workers(drill: Opening) -> None:
+def test_a_leak_of_fifty_idle_workers_is_reported(drill: Opening) -> None:
     pool = {"surplus_ttl_s": 1, "fleet_threads": 8}
     at = drill({"pool": pool, "profiles": {"default": {"warm_target": LEAK}}})
     at.system.wait_idle(LEAK, within_s=600)
     at.quiet()
-    # Paused and forgotten, and so its fallback rests, too.
-    operating.set_pass_paused(at.system.store, "reap", paused=True, operator=SOMEBODY)
-    operating.set_warm(at.system.store, ProfileName("default"), 0, SOMEBODY)
+    # A paused reap also pauses its fallback.
+    operating.set_pass_paused(at.system.store, "reap", paused=True, operator=OPERATOR)
+    operating.set_warm(at.system.store, ProfileName("default"), 0, OPERATOR)
     at.seen(
         "an idle leak of 50", "reap paused, target set to 0", worry="idle_overdue:default",
-        text="profile default has 50 workers idle above its warm target", alert="WarmpoolIdleOverdue", period_s=PERIODS_S["reap"],
+        text="profile default has 50 workers idle above its warm target", alert="WarmpoolIdleOverdue",
+        period_s=PERIODS_S["reap"],
     )  # fmt: skip
     assert at.system.count(State.IDLE) == LEAK
     [seen] = at.prometheus.query('warmpool_idle_overdue{kind="surplus"}')
     assert float(seen["value"][1]) == LEAK
-    operating.set_pass_paused(at.system.store, "reap", paused=False, operator=SOMEBODY)
+    operating.set_pass_paused(at.system.store, "reap", paused=False, operator=OPERATOR)
     at.quiet()
     assert at.system.count(State.IDLE) == 0
 
 
-def test_a_missing_verb(drill: Opening) -> None:
-    """On a real API server, under the Role that the chart gives; one verb is taken out of it while the pool runs."""
+def test_a_missing_permission_is_reported(drill: Opening) -> None:
+    """On a real API server, with the chart's Role; one verb is removed from it while the pool runs."""
     try:
         cluster = KubeCluster(ClusterPart.CONTROLLERS, ClusterPart.SCHEDULER)
     except Missing as exc:
@@ -145,7 +148,8 @@ def test_a_missing_verb(drill: Opening) -> None:
         with Pool(at.system.redis.url, name="drill") as pool, pool.acquire("acme", wait_s=30):
             at.seen(
                 "a missing RBAC verb", "patch pods taken out of the Role", worry="forbidden:patch pods",
-                text="the API server forbids `patch pods`", alert="WarmpoolApiForbidden", period_s=PERIODS_S["guard_disruption"],
+                text="the API server forbids `patch pods`", alert="WarmpoolApiForbidden",
+                period_s=PERIODS_S["guard_disruption"],
             )  # fmt: skip
             assert at.labels("WarmpoolApiForbidden", "verb") == {"patch"}
             eventually(lambda: "unprotected" in at.worries(), within_s=60)
@@ -155,7 +159,7 @@ def test_a_missing_verb(drill: Opening) -> None:
 
 
 def without(rule: dict[str, Any], resource: str, verb: str) -> dict[str, Any]:
-    """The same rule, but for one verb."""
+    """Return the same rule without one verb."""
     if resource not in rule["resources"]:
         return rule
     return {**rule, "verbs": [v for v in rule["verbs"] if v != verb]}

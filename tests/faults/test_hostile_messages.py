@@ -1,5 +1,6 @@
-"""What one sender, with the key of its own org or with none, once did to the whole pool with a few messages. Each was seen on a running pool; none
-may be possible again."""
+"""Attacks by one sender, with the key of its own org or without a key, that affected the whole pool
+with a few messages. None may be possible again.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from tests.support.system import EVERYTHING, System
 from tests.support.waiting import eventually
 
 WARM = 4
-# Nothing waits for longer than this in a pool that works; machines differ.
+# Longest wait in a pool that works; machines differ.
 SOON_S = 20.0
 
 pytestmark = pytest.mark.timeout(240)
@@ -33,7 +34,7 @@ def pool(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     url = request.getfixturevalue("postgres").create_database("hostile_messages")
     settings = {
         "pool": {"signed_requests": True, "master_key": MASTER_KEY, "max_workers": WARM},
-        # At the cap there is never one of the other profile.
+        # At the cap there is never an idle worker of the other profile.
         "profiles": {"default": {"warm_target": WARM}, "scarce": {"warm_target": 0}},
     }
     with System(tmp_path_factory.mktemp("hostile"), url, settings=settings, measured=True) as made:
@@ -44,7 +45,9 @@ def pool(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture
 def system(pool: System) -> Iterator[System]:
-    """The same processes and threads before and after each test, within the chart's memory, and the pool serves."""
+    """Check the same processes and threads before and after each test, within the chart's memory,
+    and that the pool serves.
+    """
     standing = Standing(pool.mend())
     yield pool
     standing.assert_stands()
@@ -101,7 +104,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("bomb", BOMBS)
 @pytest.mark.parametrize("place", ["message", "header", "property", "argument"])
-def test_nesting_and_numbers_without_bound_end_no_process(
+def test_unbounded_nesting_and_numbers_end_no_process(
     system: System, keyless: Sender, honest: Sender, bomb: str, place: str
 ) -> None:
     for queue in QUEUES:
@@ -157,12 +160,12 @@ def test_an_origin_with_a_nul_stops_no_audit_entry_and_no_mark(
     granted = honest.asked("pool.acquire", request_id="after-a-nul", wait_s=20)
     assert granted["outcome"] == "granted", granted
     eventually(lambda: _replied(system, "after-a-nul"), within_s=SOON_S)
-    # By now whatever the first one was to leave behind is there: what comes from here on is the second's.
+    # By now all effects of the first message exist: what follows comes from the second.
     passes_go_on(system)
     known = len(refusals(system))
     keyless.push(keyless.draft("pool.cancel", request_id="x"))
     eventually(lambda: len(refusals(system)) > known, within_s=SOON_S)
-    # Twice as long as reap takes to deliver what is not marked.
+    # Twice as long as reap takes to deliver answers without a mark.
     passes_go_on(system)
     passes_go_on(system)
     assert honest.nothing_came()
@@ -173,7 +176,8 @@ FOLLOWER: dict[str, Any] = {"args": [], "kwargs": {}, "subtask_type": None, "imm
 FOLLOWERS: dict[str, list[str]] = {"pool.retire": ["no-worker"], "pool.collect_garbage": []}
 
 
-# Calls that fail before the pool looks at what is to follow: an argument that the task does not take, and an address that is no text.
+# Calls that fail before the pool checks their followers: an unknown argument, and an address that
+# is no text.
 FAILING: dict[str, dict[str, Any]] = {
     "pool.canary": {"args": [1], "reply_to": ""},
     "pool.cancel": {"args": [], "reply_to": 5},
@@ -219,7 +223,7 @@ def test_a_signed_call_with_a_follower_is_refused_and_the_follower_is_not_sent(
 def test_internal_tasks_that_the_control_plane_did_not_sign_are_dropped(
     system: System, keyless: Sender, attacker: Sender, queue: str
 ) -> None:
-    with system.store.write() as tx:  # it is due: whoever is let in runs it
+    with system.store.write() as tx:  # it is due: an accepted message runs it
         tx.execute(
             update(schema.passes)
             .values(last_attempt_at=None)
@@ -256,7 +260,7 @@ def test_numbers_as_ids_wedge_no_consumer(system: System, keyless: Sender, hones
     assert honest.result(later) == {"outcome": "unknown_request"}
 
 
-def test_what_is_no_message_is_counted_and_logged_a_few_times_only(system: System, keyless: Sender) -> None:
+def test_unreadable_messages_are_counted_and_logged_a_few_times_only(system: System, keyless: Sender) -> None:
     before, lines = refused_messages(system), _log_lines(system)
     for queue in QUEUES:
         keyless.redis.lpush(queue, *[f"no message {number}" for number in range(400)])
@@ -274,9 +278,7 @@ HEADERS_REFUSED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("header", HEADERS_REFUSED)
-def test_a_header_that_is_not_taken_is_named_in_the_refusal(
-    system: System, attacker: Sender, header: str
-) -> None:
+def test_an_unsupported_header_is_named_in_the_refusal(system: System, attacker: Sender, header: str) -> None:
     draft = attacker.draft("pool.acquire", request_id=f"with-{header}")
     draft.headers[header] = HEADERS_REFUSED[header]
     attacker.push(draft)
@@ -287,7 +289,7 @@ def test_a_header_that_is_not_taken_is_named_in_the_refusal(
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "7" * 21])
-def test_numbers_that_are_none_write_nothing(system: System, attacker: Sender, number: str) -> None:
+def test_nan_and_infinity_write_nothing(system: System, attacker: Sender, number: str) -> None:
     refused = refused_messages(system)
     attacker.push(attacker.draft("pool.acquire", request_id="no-number", wait_s=Splice(number)))
     eventually(lambda: refused_messages(system) > refused or not attacker.nothing_came(), within_s=SOON_S)
@@ -297,7 +299,7 @@ def test_numbers_that_are_none_write_nothing(system: System, attacker: Sender, n
     assert _requests_of(system, "attacker") == 0
 
 
-# Last: before the repair its row stayed for good, and no restart helped.
+# Last, because a failure leaves a row that no restart removes.
 def test_a_waiting_acquire_without_an_id_stops_no_timer_and_no_pass(
     system: System, attacker: Sender, honest: Sender
 ) -> None:

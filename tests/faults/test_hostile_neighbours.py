@@ -1,6 +1,8 @@
-"""No org keeps another waiting: neither with a queue full of messages that nobody signed, nor with calls that wait for a lock on its own row.
+"""No org delays another: neither with a queue full of unsigned messages, nor with calls that wait
+for a lock on its own row.
 
-`make proof` floods one queue among 10,000."""
+`make proof` floods one queue among 10,000.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from tests.support.waiting import eventually
 LONG = os.environ.get("WARMPOOL_TEST_LONG") == "1"
 ORGS = 10_000 if LONG else 3_000
 FLOOD = 20_000 if LONG else 8_000
-# More than the slow path has threads: each call that waits for a lock has a worker in its hands.
+# More than the threads of the slow path: each call that waits for a lock occupies a thread.
 WARM = 10
 LATE_S = 2.0
 # Read right before the flooded queue, and half a round away from it.
@@ -61,8 +63,10 @@ def system(pool: System) -> Iterator[System]:
     standing.assert_stands()
 
 
-def test_a_flooded_queue_keeps_no_other_org_waiting(system: System) -> None:
-    """The others ask again and again for as long as the flood lasts: wherever the reader of the queues is, nobody waits for it."""
+def test_a_flooded_queue_delays_no_other_org(system: System) -> None:
+    """The other orgs call repeatedly during the flood: at no position of the queue reader does a
+    caller wait for it.
+    """
     took = [0.0]
     with ExitStack() as open_clients, Sender(system) as keyless:
         clients = {
@@ -80,8 +84,10 @@ def test_a_flooded_queue_keeps_no_other_org_waiting(system: System) -> None:
         drained(system, (queue_of(FLOODED),))
 
 
-def test_calls_that_wait_for_their_orgs_row_keep_no_other_org_waiting(system: System) -> None:
-    """A capped org's calls need its row, which somebody has locked. A new org's first acquire needs a row of its own only."""
+def test_calls_that_wait_for_their_orgs_row_delay_no_other_org(system: System) -> None:
+    """A capped org's calls need its row, which another transaction has locked. A new org's first
+    acquire needs only its own row.
+    """
     capped, newcomer = key_of("capped"), key_of("newcomer")
     with (
         psycopg.connect(system.database_url) as holder,
@@ -103,7 +109,7 @@ def test_calls_that_wait_for_their_orgs_row_keep_no_other_org_waiting(system: Sy
 
 
 def _took(client: Pool, org: str) -> float:
-    """How long a call takes that needs no worker, on the org's own queue."""
+    """Return how long a call without a worker takes on the org's own queue."""
     began = time.monotonic()
     assert client.cancel(org, "none") == "unknown_request"
     return time.monotonic() - began

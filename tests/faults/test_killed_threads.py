@@ -1,5 +1,6 @@
-"""Every long-lived thread of a running pool is killed in turn: it is started again, counted, and its work goes on in the same process. What an older
-version left in the table ends none of them."""
+"""Every long-lived thread of a running pool is killed in turn: it is restarted, counted, and its
+work continues in the same process. Rows of an older version end none of them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from tests.support.thread_kill import kill_thread, killable
 from tests.support.waiting import eventually
 
 WARM = 2
-# Every thread of each process; `bind` has no other than these.
+# Every thread of each process; `bind` has only these.
 THREADS = [
     *(("acquire", name) for name in ("lane", "timers", "outbox", "liveness", "metrics")),
     *(("fleet", name) for name in ("observer", "fallback", "outbox", "liveness", "metrics")),
@@ -48,7 +49,7 @@ def service(system: System) -> Iterator[Service]:
 
 
 def restarts(part: SystemPart, thread: str) -> float:
-    """What the process itself counts; -1 while it does not answer."""
+    """Return the process's own counter; -1 while it does not answer."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{part.metrics_port}/metrics", timeout=5) as page:
             text = page.read().decode()
@@ -59,14 +60,14 @@ def restarts(part: SystemPart, thread: str) -> float:
 
 
 def live(system: System, service: Service) -> None:
-    """A claim's whole life, the refill included: every thread has a part in it."""
+    """A complete claim, including the refill: every thread takes part in it."""
     claim = service.granted("acme")
     assert service.call("release", claim_id=claim["claim_id"], condition="tainted")["outcome"] == "released"
     system.wait_idle(WARM)
 
 
 @pytest.mark.parametrize(("role", "thread"), THREADS)
-def test_killed_thread_is_started_again_counted_and_does_its_work(
+def test_killed_thread_is_restarted_counted_and_works_again(
     system: System, service: Service, role: str, thread: str
 ) -> None:
     part = system[role]
@@ -87,7 +88,8 @@ def test_request_of_an_older_version_with_an_empty_task_id_wedges_nothing(
     with system.store.write() as tx:
         tx.execute(
             insert(R).values(
-                pk="r-poison", org="mallory", request_id="poison", profile="default", lease_s=30, wait_s=1, state="waiting",
+                pk="r-poison", org="mallory", request_id="poison", profile="default", lease_s=30, wait_s=1,
+                state="waiting",
                 created_at=now(tx), deadline_at=plus(now(tx), -1.0), replies=[["", ""]],
             )
         )  # fmt: skip

@@ -1,6 +1,8 @@
-"""Locks deleted, stolen, and held by a process that has stopped moving, while the pool is in use: no pass stays dark.
+"""Locks are deleted, taken over, or held by a frozen process, while the pool is in use: no pass
+stays dark.
 
-`make chaos` runs the long form: 200 losses, 10 of them by freezing the holder. `make test` runs a short one.
+`make chaos` runs the long form: 200 losses, 10 of them by freezing the holder. `make test` runs a
+short one.
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ from tests.support.waiting import eventually
 
 LONG = os.environ.get("WARMPOOL_TEST_LONG") == "1"
 LOSSES, FREEZES = (190, 10) if LONG else (5, 1)
-# The passes that come round often enough to be robbed in this time.
+# The passes with a period that is short enough for this test.
 ROBBED = ("guard_disruption", "reap", "reconcile_warm", "sweep_stuck", "reconcile_headroom")
-# What this machine may add to a period, busy as it is with everything else.
+# What a busy machine may add to a period.
 SLACK_S = 6.0
 
 pytestmark = pytest.mark.timeout(3600 if LONG else 300)
@@ -40,7 +42,7 @@ def system(tmp_path: Path, postgres: PostgresServer) -> Iterator[System]:
         yield made
 
 
-def test_no_pass_is_dark_for_longer_than_its_locks_time_and_a_period(system: System) -> None:
+def test_no_pass_is_dark_for_longer_than_its_locks_ttl_and_a_period(system: System) -> None:
     robber = Robber(system)
     with Load(system.redis.url, threads=2) as load:
         eventually(lambda: all(robber.age(name) is not None for name in ROBBED), within_s=60)
@@ -55,7 +57,9 @@ def test_no_pass_is_dark_for_longer_than_its_locks_time_and_a_period(system: Sys
 
 
 class Robber:
-    """Takes locks from whoever holds them, one pass at a time, and watches how long each pass goes without success."""
+    """Takes locks from their holders, one pass at a time, and measures how long each pass is
+    without success.
+    """
 
     def __init__(self, system: System) -> None:
         self._system = system
@@ -70,7 +74,9 @@ class Robber:
         self.too_dark: list[str] = []
 
     def rob_one(self) -> None:
-        """The next run of any pass that has succeeded since it was last robbed loses its lock while it works."""
+        """The next run of any pass that has succeeded since its last loss loses its lock while it
+        works.
+        """
         found = eventually(self._next_lock, within_s=60, every_s=0)
         name, key = found
         how = self._chance.choice(["deleted", "stolen"])
@@ -84,7 +90,9 @@ class Robber:
         self._look()
 
     def freeze_one(self) -> None:
-        """Whoever holds the next lock stops in the middle of it, for longer than the lock lives."""
+        """The holder of the next lock is frozen in the middle of its run, for longer than the
+        lock's TTL.
+        """
         name, key = eventually(self._next_lock, within_s=60, every_s=0)
         holder = self._redis.get(key)
         pid = (
@@ -105,7 +113,9 @@ class Robber:
         return None
 
     def _wait_until_all_recovered(self) -> None:
-        """A frozen process may have held the locks of several passes; how dark each may be is a matter of one loss at a time."""
+        """A frozen process may have held the locks of several passes; the limit applies to one loss
+        at a time.
+        """
         before = {name: self._success_of(name) for name in ROBBED}
         eventually(
             lambda: all(self._moved_on(name, before[name]) for name in ROBBED), within_s=120, every_s=0.2
@@ -138,7 +148,7 @@ class Robber:
             return passes.get(tx, name).last_success_at
 
     def _look(self) -> None:
-        """How long each pass has gone without success, now."""
+        """Return how long each pass has been without success."""
         for name in ROBBED:
             age_s = self.age(name) or 0.0
             self.longest[name] = max(self.longest.get(name, 0.0), age_s)

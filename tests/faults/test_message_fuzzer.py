@@ -1,7 +1,8 @@
-"""Thousands of hostile messages on every queue of a real pool, with signed requests and without, beside 17 honest callers of another org: no process
-or thread ends, nothing of the attacker's is written unless it is a valid request, and no honest answer is lost or late.
+"""Thousands of hostile messages on every queue of a real pool, with and without signed requests,
+beside 17 honest callers of another org: no process or thread ends, nothing of the attacker is
+written except valid requests, and no honest answer is lost or late.
 
-`make proof` fires 100,000. `WARMPOOL_TEST_SEED` repeats a run that failed.
+`make proof` sends 100,000. `WARMPOOL_TEST_SEED` repeats a failed run.
 """
 
 from __future__ import annotations
@@ -28,14 +29,16 @@ LONG = os.environ.get("WARMPOOL_TEST_LONG") == "1"
 MESSAGES = 100_000 if LONG else 2_000
 SEED = int(os.environ.get("WARMPOOL_TEST_SEED", "20261"))
 CALLERS = 16
-# One for each caller of the client, for the plain one, and for the attacker: nobody honest waits for a worker, so that a late answer is the pool's.
+# One for each caller of the client, for the plain one, and for the attacker: no honest caller waits
+# for a worker, so a late answer is the pool's fault.
 WORKERS = CALLERS + 2
 BURST = 40
-# More than this on the queue and the honest wait for the attacker's bandwidth, not for the pool.
+# With more messages on the queue, honest callers wait for the attacker's bandwidth and not for the
+# pool.
 MOST_QUEUED = 200
 # `make proof` has the machine to itself; in `make test` four files share its two cores.
 LATE_S = 2.0 if LONG else 6.0
-# Of each caller, between two rounds: without it the queues are never empty.
+# Pause of each caller between two rounds; without it the queues are never empty.
 PAUSE_S = 0.25
 SHOWN = 5
 ATTACKER, HONEST = "attacker", "honest"
@@ -98,7 +101,7 @@ def test_hostile_messages_harm_no_process_no_thread_and_no_other_org(ground: Fuz
 
 
 class Storm:
-    """Pushes messages in bursts, as fast as the pool takes them."""
+    """Push messages in bursts, as fast as the pool reads them."""
 
     def __init__(self, ground: FuzzerGround, honest: Honest) -> None:
         self._system, self._honest = ground.system, honest
@@ -122,7 +125,9 @@ class Storm:
             assert all(part.alive() for part in self._system.parts.values()), "a process has ended"
 
     def written_by_mistake(self) -> list[str]:
-        """Requests in the table that are neither the honest org's own nor a valid one of the attacker's; orgs that nobody made."""
+        """Return requests in the table that neither the honest org nor a valid message of the
+        attacker made, and orgs that should not exist.
+        """
         requests, orgs = schema.requests, schema.orgs
         with self._system.store.read() as tx:
             found = tx.execute(select(requests.c.org, requests.c.request_id)).all()

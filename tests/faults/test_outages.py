@@ -1,6 +1,8 @@
-"""Beat dead and Redis gone while claims live and parked workers come to their end: the fallback reaps, no session ends, everything resumes.
+"""Beat is dead and Redis is down while claims are live and parked workers reach their TTL: the
+fallback reaps, no session ends, everything resumes.
 
-`make chaos` runs the long form with an outage of two minutes. `make test` runs a short one, still longer than a lease.
+`make chaos` runs the long form with an outage of two minutes. `make test` runs a short one, still
+longer than a lease.
 """
 
 from __future__ import annotations

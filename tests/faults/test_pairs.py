@@ -1,8 +1,11 @@
-"""Two verbs at once on one worker, in every order of their steps: they end as if one had come after the other, whatever they are told on the
-way, and the counters, the rows and the journal agree. No order is found by sleeping: see `tests/support/interleaving.py`.
+"""Two concurrent verbs on one worker, in every order of their steps: the result equals that of a
+serial run, and the counters, the rows and the journal agree. No order depends on a sleep: see
+`tests/support/interleaving.py`.
 
-A step is a transaction, in all orders; or a statement or a commit, and a verb is stopped at each of its steps while the other goes on. `make proof` tries
-all orders, and stops a verb twice; without it a part of both is tried."""
+A step is a transaction, in all orders; or a statement or a commit, where a verb stops at each of
+its steps while the other continues. `make proof` tries all orders, and stops a verb twice;
+otherwise a part of both is tried.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,10 @@ def _printed() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_two_at_once_end_as_one_after_the_other(name: str, store: Store) -> None:
+def test_two_concurrent_verbs_end_as_in_some_serial_order(name: str, store: Store) -> None:
     let_meet(PAIRS[name], store, Grain.TRANSACTION, preemptions=None, every=EVERY_ORDER)
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_two_that_stop_at_any_statement_end_as_one_after_the_other(name: str, store: Store) -> None:
+def test_two_verbs_interleaved_at_any_statement_end_as_in_some_serial_order(name: str, store: Store) -> None:
     let_meet(PAIRS[name], store, Grain.STATEMENT, preemptions=PREEMPTIONS, every=EVERY_STOP)

@@ -1,4 +1,4 @@
-"""Spawns run side by side up to the configured number and never beyond it, whoever is slow."""
+"""Spawns run in parallel up to the configured number and never beyond it, also if creates are slow."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def system(tmp_path: Path, postgres: PostgresServer) -> Iterator[System]:
 
 
 def test_slow_creates_run_in_parallel_and_never_exceed_the_configured_number(system: System) -> None:
-    """Each create is held up until the test lets it go, as a slow API server would."""
+    """Each create blocks until the test releases it, as with a slow API server."""
     ids = [RandomIds().worker() for _ in range(SPAWNS)]
     profile = Profile(grace_s=1)
     with system.store.write() as tx:
@@ -45,13 +45,13 @@ def test_slow_creates_run_in_parallel_and_never_exceed_the_configured_number(sys
     with _held_up(system, ids) as pods, OpenedFiles(pods) as opened:
 
         def under_way() -> int:
-            """Creates that have begun: each tries its pod's lock again and again."""
+            """Return creates that have begun: each tries its pod's lock repeatedly."""
             return len([name for name in opened.names() if name.endswith(".lock")])
 
         for worker_id in ids:
             insider.order("pool.spawn", worker_id=worker_id)
         eventually(lambda: under_way() >= THREADS, within_s=60, every_s=0.05)
-        # A worker that answers calls which came after them has begun whatever it would begin.
+        # A worker that answers later calls has begun everything that it would begin.
         for _ in range(5):
             assert insider.app.control.ping(timeout=10, limit=1)
             assert under_way() == THREADS
@@ -62,7 +62,7 @@ def test_slow_creates_run_in_parallel_and_never_exceed_the_configured_number(sys
 
 @contextlib.contextmanager
 def _held_up(system: System, ids: Sequence[str]) -> Iterator[Path]:
-    """Nobody can make these pods while their locks are ours; where the locks are."""
+    """Lock these pods so that they cannot be created; return the paths of the locks."""
     pods = system.folder / "local" / "pods"
     eventually(pods.exists, within_s=30)
     with contextlib.ExitStack() as stack:

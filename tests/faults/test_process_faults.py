@@ -1,5 +1,6 @@
-"""Real processes that die, freeze or are told to end, and servers that go away under load: nothing is lost, nothing is
-held twice, and what can not be answered now is answered later."""
+"""Real processes are killed, frozen or stopped, and servers go down under load: nothing is lost, no
+worker has two holders, and calls that cannot be answered now are answered later.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ from tests.support.waiting import eventually
 
 SETTINGS = {"pool": {"max_workers": 12, "hot_idle_ttl_s": 3}, "profiles": {"default": {"warm_target": 5}}}
 SOON_S = 40
-# Beyond every lease and every gap that the lane allows.
+# Longer than every lease and every gap that the lane allows.
 LONG_S = 120.0
 
 HOLDER = """
@@ -46,7 +47,7 @@ threading.Event().wait()
 
 @pytest.fixture(scope="module")
 def database() -> Iterator[PostgresServer]:
-    """One that may be taken away without taking it from others."""
+    """A database for this file only, because its tests kill it."""
     server = PostgresServer().start()
     yield server
     server.destroy()
@@ -88,7 +89,7 @@ def claims_of(system: System, org: str) -> int:
 
 
 def a_pass_succeeds(system: System) -> None:
-    """A reap that began after this call has ended well. It is asked for, rather than waited for."""
+    """Wait for a successful reap that began after this call. It is requested, not waited for."""
     began, P, insider = system.store.now(), schema.passes, Insider(system)
 
     def done() -> bool:
@@ -108,7 +109,7 @@ def redeliver(broker: redis.Redis) -> None:
         broker.zadd(TAKEN_SINCE_KEY, {tag: float(at) - 1000}, xx=True)
 
 
-def test_every_call_is_answered_once_though_the_acquire_worker_is_killed(
+def test_every_call_is_answered_once_although_the_acquire_worker_is_killed(
     system: System, service: Service, broker: redis.Redis
 ) -> None:
     with Pool(system.redis.url) as pool, ThreadPoolExecutor(50) as threads:
@@ -137,14 +138,14 @@ def test_every_call_is_answered_once_though_the_acquire_worker_is_killed(
     assert system.live_claims() == []
 
 
-def test_a_claim_whose_reply_died_with_its_process_is_answered_all_the_same(
+def test_a_claim_whose_reply_was_lost_with_its_process_is_still_answered(
     system: System, service: Service, broker: redis.Redis
 ) -> None:
     with system.store.write() as tx:
         tx.execute(text("LOCK TABLE claims IN SHARE MODE"))
         sent = service.send("acquire", org="mute", request_id="r", lease_s=60)
         eventually(lambda: somebody_waits_for_claims(system), within_s=SOON_S)
-        # The claim will be committed, but no word of it leaves the process.
+        # The claim is committed, but its answer does not leave the process.
         broker.execute_command("CLIENT PAUSE 60000 WRITE")
     eventually(lambda: system.live_claims(org="mute"), within_s=SOON_S)
     system["acquire"].kill()
@@ -166,7 +167,7 @@ def somebody_waits_for_claims(system: System) -> bool:
         return bool(tx.execute(text(asked)).scalar_one())
 
 
-def test_sigterm_finishes_or_hands_back_and_loses_nothing(
+def test_sigterm_finishes_or_returns_every_message(
     system: System, service: Service, broker: redis.Redis
 ) -> None:
     sent = [service.send("acquire", org="handed-back", lease_s=60, ttl_s=0) for _ in range(60)]
@@ -183,13 +184,13 @@ def test_sigterm_finishes_or_hands_back_and_loses_nothing(
         service.call("release", claim_id=claim_id)
 
 
-def test_whoever_is_told_to_end_takes_nothing_new_while_he_finishes(
+def test_a_stopping_worker_takes_no_new_message_while_it_finishes(
     system: System, service: Service, broker: redis.Redis
 ) -> None:
     with system.store.write() as tx:
         tx.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
         tx.execute(text("LOCK TABLE claims IN SHARE MODE"))
-        # With an expiry: Celery's own consumer has it, and the process can not end before it is done.
+        # With an expiry Celery's own consumer has it, and the process cannot end before it is done.
         task = service.app.signature(
             "pool.acquire", kwargs={"org": "in-hand", "lease_s": 60}, queue="acquire"
         )
@@ -198,7 +199,7 @@ def test_whoever_is_told_to_end_takes_nothing_new_while_he_finishes(
         before = len(system["acquire"].log())
         system["acquire"].send(signal.SIGTERM)
         eventually(lambda: "worker_stopping" in system["acquire"].log()[before:], within_s=SOON_S)
-        time.sleep(2 * BLOCK_S)  # whoever was waiting for a message when the signal came has given up
+        time.sleep(2 * BLOCK_S)  # a consumer that was waiting when the signal came has stopped
         late = service.send("acquire", org="late", lease_s=60)
         time.sleep(2 * BLOCK_S)
         assert _lies_there(broker, late)
@@ -215,13 +216,14 @@ def _lies_there(broker: redis.Redis, sent: AsyncResult[Any]) -> bool:
     return any(sent.id in message for message in broker.lrange(LANE, 0, -1))
 
 
-def test_a_broker_that_crashes_under_load_is_found_again(system: System, service: Service) -> None:
+def test_a_broker_that_crashes_under_load_is_reconnected(system: System, service: Service) -> None:
     pids = {name: part.pid for name, part in system.parts.items()}
     with Pool(system.redis.url) as pool, Load(system.redis.url, orgs=("redis",)) as load:
         held = pool.acquire("redis-held", wait_s=30, lease_s=5)
         load.goes_on()
         system.redis.kill()
-        # Whoever asks now is told; whoever has asked may wait for his answer until the broker is back.
+        # A new call fails at once; a call that was sent may wait for its answer until the broker is
+        # back.
         with pytest.raises(BrokerDown):
             pool.cancel("redis-held", "none")
         system.redis.start()
@@ -232,7 +234,7 @@ def test_a_broker_that_crashes_under_load_is_found_again(system: System, service
     assert {name: part.pid for name, part in system.parts.items() if part.alive()} == pids
 
 
-def test_a_database_that_crashes_under_load_is_found_again_and_ends_no_claim(
+def test_a_database_that_crashes_under_load_is_reconnected_and_ends_no_claim(
     system: System, service: Service, database: PostgresServer
 ) -> None:
     pids = {name: part.pid for name, part in system.parts.items()}
@@ -240,11 +242,11 @@ def test_a_database_that_crashes_under_load_is_found_again_and_ends_no_claim(
         held = pool.acquire("postgres-held", wait_s=30, lease_s=5)
         load.goes_on()
         database.kill()
-        # Nothing is decided without the database: a call is given up when its patience is over.
+        # Nothing is decided without the database: a call fails when its timeout is over.
         with pytest.raises(AnswerOverdue):
             pool.cancel("postgres-held", "none")
         database.start()
-        # It was away for longer than any lease.
+        # It was down for longer than any lease.
         eventually(lambda: clock_moved_on(system), within_s=SOON_S)
         load.goes_on()
         a_pass_succeeds(system)
@@ -262,7 +264,7 @@ def clock_moved_on(system: System) -> bool:
     return True
 
 
-def test_no_lease_ends_while_nobody_can_renew(system: System, service: Service) -> None:
+def test_no_lease_ends_while_renewals_are_impossible(system: System, service: Service) -> None:
     with Pool(system.redis.url) as pool:
         held = pool.acquire("patient", wait_s=30, lease_s=5)
         with system["acquire"].frozen():
@@ -274,7 +276,7 @@ def test_no_lease_ends_while_nobody_can_renew(system: System, service: Service) 
         assert held.release() == "released"
 
 
-def test_a_holder_that_dies_and_a_reply_that_nobody_reads_end_at_their_lease(
+def test_claims_of_a_dead_holder_and_of_an_unread_reply_end_at_their_lease(
     system: System, service: Service
 ) -> None:
     holder = subprocess.Popen(
@@ -293,7 +295,7 @@ def test_a_holder_that_dies_and_a_reply_that_nobody_reads_end_at_their_lease(
             eventually(partial(has_ended, system, claim_id), within_s=SOON_S, every_s=0.1)
             ended = system.claim(claim_id)
             assert ended.ended_why == "expired"
-            # Its holder might still be using it: it serves nobody else.
+            # Its holder might still use it: it is granted to no other caller.
             eventually(partial(is_retired, system, ended.worker_id), within_s=SOON_S)
         assert not alive.lost
         assert alive.release() == "released"
@@ -314,7 +316,9 @@ def state_of(system: System, worker_id: str) -> str:
 
 
 @pytest.mark.parametrize("role", ["acquire", "passes"])
-def test_a_wrong_configuration_is_told_in_a_line_and_ends_the_start(tmp_path: Path, role: str) -> None:
+def test_an_invalid_configuration_is_reported_in_one_line_and_ends_the_process(
+    tmp_path: Path, role: str
+) -> None:
     config = tmp_path / "warmpool.toml"
     config.write_text('[pool]\nmax_workers = "many"\n')
     code, said = started(role, {"WARMPOOL_CONFIG": str(config), "WARMPOOL_DATA_DIR": str(tmp_path)})
@@ -323,7 +327,7 @@ def test_a_wrong_configuration_is_told_in_a_line_and_ends_the_start(tmp_path: Pa
     assert len(said.splitlines()) == 1
 
 
-def test_a_missing_schema_is_told_in_a_line_and_ends_the_start(
+def test_a_missing_schema_is_reported_in_one_line_and_ends_the_process(
     system: System, database: PostgresServer, tmp_path: Path
 ) -> None:
     url = database.create_database("without_schema")
@@ -337,7 +341,7 @@ def test_a_missing_schema_is_told_in_a_line_and_ends_the_start(
 
 
 def started(role: str, env: dict[str, str]) -> tuple[int, str]:
-    """A worker that should not start: its exit code and all that it said."""
+    """Start a worker that must not start; return its exit code and its output."""
     done = subprocess.run(
         [sys.executable, "-m", "pool.ops.cli", "worker", role],
         cwd=ROOT, env={"PATH": os.environ["PATH"], **env}, capture_output=True, text=True, timeout=90,
@@ -347,7 +351,7 @@ def started(role: str, env: dict[str, str]) -> tuple[int, str]:
 
 def test_sigterm_ends_every_process_cleanly_and_touches_no_pod(system: System, service: Service) -> None:
     held = service.granted("stays", lease_s=60)
-    # What is still on its way would move by itself.
+    # Workers that are being created would change by themselves.
     eventually(lambda: "spawning" not in live_workers(system).values(), within_s=SOON_S)
     before = live_workers(system)
     for part in system.parts.values():

@@ -1,5 +1,7 @@
-"""Every key that the pool writes to Redis has an expiry or an owner that deletes from it, also after a storm of callers that die before they read their answers.
-`WARMPOOL_TEST_LONG=1` takes 5,000 of them, otherwise it is some hundred."""
+"""Every key that the pool writes to Redis has an expiry or an owner that deletes from it, also
+after many callers that end before they read their answers. `WARMPOOL_TEST_LONG=1` runs 5,000 of
+them, otherwise several hundred.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ pytestmark = pytest.mark.timeout(400)
 
 CLIENTS = 5_000 if os.environ.get("WARMPOOL_TEST_LONG") == "1" else 300
 
-# Keys that may stay, and what takes from them. Their number is fixed by the deployment.
+# Keys without expiry, and what deletes from them. The deployment fixes their number.
 OWNED = {
     r"acquire|acquire\.general|fleet|bind|passes": "queues: the workers of the role take every message",
     r"warmpool\.taken|warmpool\.taken_since": "acknowledged by the acquire worker that took the call, put back after the visibility timeout",
@@ -31,9 +33,9 @@ OWNED = {
     r"_kombu\.binding_deadlines": "kombu: one member for each exchange whose queues expire",
     r"warmpool\.kept": "locks: one mark by which an emptied Redis is noticed",
 }
-# Keys that end by themselves.
+# Keys with an expiry.
 EXPIRING = {
-    r"warmpool\.reply\..+": "an answer that nobody has read",
+    r"warmpool\.reply\..+": "an unread answer",
     r"celery-task-meta-.+": "a Celery result",
     r"warmpool\.nonce\..+": "the nonce of a signed request",
     r"warmpool\.lock\..+": "the lock of a pass",
@@ -58,14 +60,14 @@ def test_every_redis_key_has_an_expiry_or_an_owner(system: System) -> None:
             key: client.ttl(key) for key in client.scan_iter(count=1000) if not _may_stay(client, key)
         }
         assert strangers == {}
-        # What was put there for the dead has been put there: otherwise nothing was tried.
+        # Answers for the ended callers exist: otherwise the test proves nothing.
         kept = list(client.scan_iter(match=f"{REPLY_PREFIX}*", count=1000))
         assert len(kept) > CLIENTS // 4
         assert all(len(client.lrange(key, 0, -1)) <= 2 for key in kept)
 
 
 def _storm(system: System) -> None:
-    """Each asks for something and is never seen again: with a reply list of its own, or for a Celery result."""
+    """Each caller sends a request and ends: with its own reply list, or for a Celery result."""
     service = Service(system.redis.url)
     try:
         for number in range(CLIENTS):
@@ -90,5 +92,5 @@ def _drained(client: redis.Redis) -> bool:
 def _may_stay(client: redis.Redis, key: str) -> bool:
     if any(re.fullmatch(pattern, key) for pattern in OWNED):
         return True
-    # Gone meanwhile (-2) is as good.
+    # Deleted meanwhile (-2) is as good.
     return any(re.fullmatch(pattern, key) for pattern in EXPIRING) and client.ttl(key) != -1

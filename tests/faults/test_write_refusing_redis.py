@@ -1,5 +1,6 @@
-"""A Redis that refuses writes for a while, or fails over: an outage. No process ends, every call is answered once it is over, and no answer counts as
-delivered that Redis did not take."""
+"""A Redis that refuses writes for a while, or fails over, is an outage. No process ends, every call
+is answered once it is over, and no answer that Redis refused counts as delivered.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +49,9 @@ def system(pool: System) -> Iterator[System]:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_redis_that_refuses_writes_is_an_outage(system: System, way: str) -> None:
-    """Calls lie on the queue when the refusal begins: some are decided at once, one by its timer. Callers of the client ask throughout."""
+    """Calls are in the queue when the refusal begins: some are decided at once, one by its timer.
+    Callers of the client call throughout.
+    """
     standing = Standing(system)
     with Sender(system) as plain, Honest(system.redis.url, org="busy", key=None, threads=4, plain=0) as busy:
         busy.goes_on(20)
@@ -83,14 +86,14 @@ def test_a_failover_of_redis_ends_no_process(system: System) -> None:
 
 
 def _plain(sender: Sender, request_id: str, **kwargs: object) -> Draft:
-    """A call as any Celery app sends it: nobody repeats it, and its answer is a Celery result."""
+    """Send a call as any Celery app does: it is not repeated, and its answer is a Celery result."""
     draft = sender.draft("pool.acquire", org="acme", request_id=request_id, **kwargs)
     draft.reply_to = "a-queue-of-celery"
     return draft
 
 
 def _marked(system: System, way: str) -> int:
-    """How many of these requests count as answered."""
+    """Return how many of these requests are marked as answered."""
     requests = schema.requests
     found = select(func.count()).where(
         requests.c.request_id.like(f"{way}-%"), requests.c.replied_at.is_not(None)

@@ -1,4 +1,6 @@
-"""A replica whose wall clock is wrong by minutes darkens nothing, and ticks that lay in the queue are not run all the same."""
+"""A replica whose wall clock is minutes off makes no pass dark, and old ticks in the queue are not
+run.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.timeout(400)
 
 TEN_MINUTES_S = 600.0
-# The quick ones: what holds for their ticks holds for all.
+# The passes with short periods: the same holds for the ticks of all.
 QUICK = ("guard_disruption", "reap", "reconcile_warm")
 
 
@@ -40,7 +42,7 @@ def _successes(system: System) -> dict[str, datetime | None]:
 
 
 def _passes_go_on(system: System) -> None:
-    """Each of them succeeds again, begun from here on."""
+    """Wait until each of them has a success that began after this call."""
     with system.store.read() as tx:
         since = now(tx)
 
@@ -54,8 +56,10 @@ def _passes_go_on(system: System) -> None:
 
 
 @pytest.mark.parametrize("shift_s", [-TEN_MINUTES_S, TEN_MINUTES_S], ids=["behind", "ahead"])
-def test_a_replica_whose_clock_is_wrong_by_minutes_darkens_nothing(system: System, shift_s: float) -> None:
-    """Beat, then the pass workers, then the acquire workers and a client: each alone wrong among others that are right."""
+def test_a_replica_whose_clock_is_minutes_off_makes_no_pass_dark(system: System, shift_s: float) -> None:
+    """Beat, then the pass workers, then the acquire workers and a client: each alone is wrong while
+    the others are right.
+    """
     system.run(*EVERYTHING)
     system.wait_idle(1)
     system.skew("beat", shift_s)
@@ -87,8 +91,8 @@ def test_a_replica_whose_clock_is_wrong_by_minutes_darkens_nothing(system: Syste
     assert not system.wrongs()
 
 
-def test_ticks_that_lay_in_the_queue_are_not_run(system: System) -> None:
-    """As after an outage: they were sent long ago by the broker's clock, whatever anybody else's says."""
+def test_old_ticks_in_the_queue_are_not_run(system: System) -> None:
+    """As after an outage: the ticks are old by the broker's clock, whatever other clocks show."""
     insider = Insider(system)
     client = redis.Redis.from_url(system.redis.url)
     seconds, _ = client.time()
@@ -106,8 +110,8 @@ def test_ticks_that_lay_in_the_queue_are_not_run(system: System) -> None:
         assert passes.get(tx, "reap").last_attempt_at is None
 
 
-def test_every_pass_is_asked_for_as_soon_as_beat_starts(system: System) -> None:
-    """Also the one that is due once an hour."""
+def test_every_pass_is_due_as_soon_as_beat_starts(system: System) -> None:
+    """Also the pass that is due once an hour."""
     system.run("beat")
     with redis.Redis.from_url(system.redis.url) as client:
         eventually(lambda: client.llen("passes") >= len(PASSES), within_s=30)

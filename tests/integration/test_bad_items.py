@@ -1,4 +1,6 @@
-"""One bad item never costs another: answers, timers, marks, audit entries, watch events, messages and the steps of passes are each dealt with by themselves."""
+"""One bad item never affects another: answers, timers, marks, audit entries, watch events, messages
+and the steps of passes are handled independently.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ BAD_IDS = ["", "\0", "\ud800"]
 
 
 class PickyMessages(HeldMessages):
-    """A broker that cannot store a result under some ids, as Celery's cannot under an empty one."""
+    """A broker that cannot store a result under some ids, as Celery cannot under an empty one."""
 
     def reply(self, to: ReplyTo, answer: Mapping[str, Any]) -> None:
         if to.task_id in BAD_IDS:
@@ -49,11 +51,12 @@ def picky(world: World) -> PickyMessages:
 
 
 def older_row(world: World, pk: str, *, replies: Any, org: str = "mallory") -> RequestPk:
-    """A request that waits and is past its deadline, as an older version wrote it."""
+    """A waiting request past its deadline, as an older version wrote it."""
     with world.store.write() as tx:
         tx.execute(
             insert(schema.requests).values(
-                pk=pk, org=org, request_id=pk, profile="default", lease_s=30, wait_s=1, state="waiting", created_at=plus(now(tx), -9.0),
+                pk=pk, org=org, request_id=pk, profile="default", lease_s=30, wait_s=1, state="waiting",
+                created_at=plus(now(tx), -9.0),
                 deadline_at=plus(now(tx), -8.0), replies=replies,
             )
         )  # fmt: skip
@@ -113,7 +116,7 @@ def test_decided_row_of_an_older_version_that_cannot_be_read_is_marked_undeliver
     assert [entry.subject for entry in entries(world)] == ["request r-bad"]
 
 
-def test_everybody_else_who_asked_the_same_is_answered(world: World) -> None:
+def test_other_callers_of_the_same_request_are_answered(world: World) -> None:
     broker = picky(world)
     pk = older_row(world, "r-1", replies=[["", ""], ["t-2", ""]])
     assert claiming.time_out(world.deps, pk)
@@ -152,7 +155,7 @@ def test_answer_that_breaks_a_promise_is_logged_as_an_error_and_stops_no_other(w
     assert world.broker.answers_for("t-good")
 
 
-def test_matching_that_fails_keeps_no_answer_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_matching_delays_no_answer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def breaks(*_: object) -> None:
         raise BrokenPromise("a bug in matching")
 
@@ -173,7 +176,7 @@ def test_matching_that_fails_keeps_no_answer_back(world: World, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("text", ["a\0b", "half \ud800 a character", "é ok", "x" * 100_000])
-def test_audit_entry_is_written_whatever_its_text(store: Store, text: str) -> None:
+def test_audit_entry_with_any_text_is_written(store: Store, text: str) -> None:
 
     with store.write() as tx:
         audit.record(tx, "request_refused", text, who=f"caller {text}", why=text)
@@ -185,7 +188,7 @@ def test_audit_entry_is_written_whatever_its_text(store: Store, text: str) -> No
 
 
 @pytest.mark.parametrize("claimed", [False, True])
-def test_move_is_journalled_whatever_the_pod_says(world: World, claimed: bool) -> None:
+def test_move_is_journalled_with_any_text_of_the_pod(world: World, claimed: bool) -> None:
     (worker,) = world.warm(1)
     if claimed:
         world.granted("acme")
@@ -194,7 +197,7 @@ def test_move_is_journalled_whatever_the_pod_says(world: World, claimed: bool) -
     assert world.state_of(worker) is State.LOST
 
 
-def test_watch_event_that_fails_is_left_out_and_the_next_ones_are_observed(
+def test_watch_event_that_fails_is_skipped_and_the_next_ones_are_observed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = world.warm(2)
@@ -222,7 +225,7 @@ def test_watch_event_that_fails_is_left_out_and_the_next_ones_are_observed(
     assert left_out(world, "watch_event") == 1
 
 
-def test_activation_that_raises_anything_fails_at_once_and_its_request_is_answered(world: World) -> None:
+def test_activation_that_raises_any_error_fails_at_once_and_its_request_is_answered(world: World) -> None:
     class Bad:
         def activate(self, *_: object) -> None:
             raise UnicodeEncodeError("latin-1", "x", 0, 1, "a header that cannot be encoded")
@@ -240,7 +243,7 @@ def test_activation_that_raises_anything_fails_at_once_and_its_request_is_answer
     assert answer["reason"] == "activation_failed"
 
 
-def test_step_that_raises_anything_is_left_out_told_once_and_the_pass_succeeds(
+def test_step_that_raises_any_error_is_skipped_reported_once_and_the_pass_succeeds(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad = older_row(world, "r-1", replies=[["t-1", ""]])
@@ -264,7 +267,7 @@ def test_step_that_raises_anything_is_left_out_told_once_and_the_pass_succeeds(
         assert passes.get(tx, "reap").failures == 0
 
 
-def test_profile_that_cannot_be_reconciled_keeps_no_other_from_being(
+def test_profile_that_cannot_be_reconciled_blocks_no_other_profile(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pool.passes import reconcile_warm
@@ -308,7 +311,7 @@ def test_fallback_retires_the_others_when_one_pod_cannot_be_deleted(
 
 
 class Background:
-    """Timers on a thread of their own, and what they left out."""
+    """Timers on their own thread, and the errors that they logged."""
 
     def __init__(self) -> None:
         from pool.core.threads import Threads
@@ -333,7 +336,7 @@ def _fail() -> None:
     raise ValueError("a bug")
 
 
-def test_timer_that_raises_anything_ends_no_other(background: Background) -> None:
+def test_timer_that_raises_any_error_ends_no_other_timer(background: Background) -> None:
     rang = threading.Event()
     background.timers.after(0.0, _fail)
     background.timers.after(0.01, rang.set)
@@ -342,7 +345,7 @@ def test_timer_that_raises_anything_ends_no_other(background: Background) -> Non
     assert background.metrics.thread_restarts.labels("timers")._value.get() == 0
 
 
-def test_one_bad_thing_among_those_that_are_dealt_with_together_is_left_out(background: Background) -> None:
+def test_one_bad_item_of_a_batch_is_skipped(background: Background) -> None:
     from pool.metrics.catalog import Item
     from tasks.background import Gathering
 
@@ -361,7 +364,7 @@ def test_one_bad_thing_among_those_that_are_dealt_with_together_is_left_out(back
     assert background.left_out == [("audit_entry", "bad")]
 
 
-def test_things_that_an_outage_keeps_back_are_dealt_with_after_it(background: Background) -> None:
+def test_items_of_a_batch_that_met_an_outage_are_processed_after_it(background: Background) -> None:
     from pool.metrics.catalog import Item
     from tasks.background import Gathering
 
@@ -424,7 +427,7 @@ def test_reply_that_can_never_be_stored_is_refused_and_an_outage_is_not(
     broker.reply(ReplyTo(task_id="t", address="warmpool.reply.good"), {"outcome": "ok"})
 
 
-def test_message_that_cannot_be_written_keeps_no_other_back(
+def test_message_that_cannot_be_written_blocks_no_other(
     broker: Any, redis_server: RedisServer, background: Background
 ) -> None:
     with Redis.from_url(redis_server.url) as redis:

@@ -1,4 +1,6 @@
-"""The board over HTTP: the CLI's JSON, one reading for all, actions only for who has signed in, and headers that keep others out."""
+"""The board over HTTP: the CLI's JSON, one read for all browsers, actions only for signed-in users,
+and security headers.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def board(world: World) -> Iterator[BoardServer]:
 
 
 def _steady(value: Any) -> Any:
-    """Without what passes with the time."""
+    """Return it without values that change with time."""
     if isinstance(value, dict):
         return {k: _steady(v) for k, v in value.items() if k != "at" and not k.endswith("_s")}
     return [_steady(v) for v in value] if isinstance(value, list) else value
@@ -71,7 +73,9 @@ def test_without_signing_in_nothing_can_be_done(world: World, board: BoardServer
     assert not world.rows("passes")
 
 
-def test_an_action_is_asked_for_first_and_the_journal_says_who(world: World, board: BoardServer) -> None:
+def test_an_action_needs_a_confirmation_and_the_journal_names_its_actor(
+    world: World, board: BoardServer
+) -> None:
     [idle] = world.warm(1)
     client = BoardClient(board)
     client.sign_in()
@@ -116,7 +120,7 @@ def test_a_pass_is_paused_and_resumed_by_name(world: World, board: BoardServer) 
     assert client.get("/act/passes/nothing/pause")[0] == 404
 
 
-def test_a_form_from_elsewhere_is_refused(world: World, board: BoardServer) -> None:
+def test_a_form_from_another_origin_is_refused(world: World, board: BoardServer) -> None:
     [idle] = world.warm(1)
     alice, mallory = BoardClient(board), BoardClient(board)
     alice.sign_in()
@@ -134,7 +138,7 @@ def test_a_form_from_elsewhere_is_refused(world: World, board: BoardServer) -> N
     assert alice.post("/sign-out", {"token": alice.token(path)}) == 303
 
 
-def test_a_form_without_end_is_not_read_to_its_end(world: World, board: BoardServer) -> None:
+def test_an_oversized_form_is_not_read_to_its_end(world: World, board: BoardServer) -> None:
     [idle] = world.warm(1)
     client = BoardClient(board)
     client.sign_in()
@@ -144,14 +148,14 @@ def test_a_form_without_end_is_not_read_to_its_end(world: World, board: BoardSer
     assert world.state_of(idle) is State.IDLE
 
 
-def test_a_list_has_an_end(world: World, board: BoardServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_is_bounded(world: World, board: BoardServer, monkeypatch: pytest.MonkeyPatch) -> None:
     world.warm(3)
     monkeypatch.setattr("pool.ops.board.pages.MOST_ROWS", 2)
     assert len(BoardClient(board).json("/api/get/workers?limit=100000")) == 2
     assert len(BoardClient(board).json("/api/get/workers?limit=1")) == 1
 
 
-def test_a_password_in_a_header_may_only_look(store: Store) -> None:
+def test_a_password_in_a_header_allows_reading_only(store: Store) -> None:
     world = World(store)
     with BoardServer(world, host="0.0.0.0") as board:
         asked = {"Authorization": "Basic YWxpY2U6b3BlbiBzZXNhbWU="}
@@ -160,7 +164,9 @@ def test_a_password_in_a_header_may_only_look(store: Store) -> None:
         assert (answer.status, answer.headers.get("location")) == (303, "/sign-in")
 
 
-def test_every_answer_has_its_headers_and_other_names_are_not_ours(world: World, board: BoardServer) -> None:
+def test_every_response_has_its_headers_and_other_host_names_are_refused(
+    world: World, board: BoardServer
+) -> None:
     client = BoardClient(board)
     for path in ("/", "/api/status", "/static/board.js", "/nothing", "/healthz", "/sign-in"):
         answer = client.ask("GET", path)
@@ -180,7 +186,7 @@ def test_every_answer_has_its_headers_and_other_names_are_not_ours(world: World,
     assert "samesite=strict" in answer.headers.get("set-cookie", "").lower()
 
 
-def test_off_loopback_looking_takes_the_password_too(store: Store) -> None:
+def test_off_loopback_reading_needs_the_password(store: Store) -> None:
     world = World(store)
     with BoardServer(world, host="0.0.0.0") as board:
         client = BoardClient(board)
@@ -229,14 +235,14 @@ class FeedListener:
             return
 
     def close(self) -> None:
-        """Closing a socket that somebody reads from ends only his reading."""
+        """Closing a socket during a read ends only that read."""
         self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join(30)
         self._answer.close()
         self._connection.close()
 
 
-def test_many_browsers_cost_one_reading_of_a_fixed_number_of_statements(store: Store) -> None:
+def test_many_browsers_share_one_read_with_a_fixed_number_of_statements(store: Store) -> None:
     world = World(store)
     many(store, 2000)
     statements: list[str] = []
@@ -259,7 +265,7 @@ def test_many_browsers_cost_one_reading_of_a_fixed_number_of_statements(store: S
         assert all("cells" not in later or "steps" not in later["cells"] for later in listener.told[1:])
 
 
-def test_nobody_looking_reads_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_browser_nothing_is_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pool.ops.board.feed.WANTED_FOR_S", 0.0)
     monkeypatch.setattr("pool.ops.board.feed.PERIOD_S", 0.01)
     with BoardServer(World(store)) as board:
@@ -287,7 +293,7 @@ def test_a_move_reaches_every_browser_as_one_cell(world: World, board: BoardServ
     second.close()
 
 
-def test_a_database_that_does_not_answer_is_told_and_the_board_goes_on(
+def test_an_unreachable_database_is_shown_and_the_board_continues(
     world: World, board: BoardServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listener = FeedListener(board)
@@ -303,7 +309,7 @@ def _raises(*_: object) -> None:
     raise RuntimeError("gone away")
 
 
-def test_readers_at_once_share_what_was_read(world: World, board: BoardServer) -> None:
+def test_concurrent_readers_share_one_read(world: World, board: BoardServer) -> None:
     world.warm(1)
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda _: BoardClient(board).json("/api/status")["at"], range(24)))

@@ -1,4 +1,6 @@
-"""The one reader behind all browsers: it misses nothing that is committed late, tells only what changed, and lets nobody fall behind."""
+"""The one reader behind all browsers: it misses no late commit, sends only what changed, and lets
+no browser fall behind.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +46,11 @@ async def heard(listening: AsyncIterator[str]) -> list[dict[str, Any]]:
     return [json.loads(part.removeprefix("data: ")) for part in text.split("\n\n") if part]
 
 
-def test_an_entry_that_is_committed_late_is_seen(pool: World) -> None:
+def test_a_journal_entry_that_is_committed_late_is_seen(pool: World) -> None:
     async def scene() -> None:
         feed = a_feed(pool)
         await feed.refresh()
-        # Others' entries with higher numbers were committed, and seen, before this one is.
+        # Entries with higher numbers were committed, and seen, before this one.
         feed._entry += 100
         got = pool.granted("acme")
         await feed.refresh()
@@ -57,7 +59,7 @@ def test_an_entry_that_is_committed_late_is_seen(pool: World) -> None:
     asyncio.run(scene())
 
 
-def test_a_flood_of_refused_requests_hides_no_deed(pool: World) -> None:
+def test_a_flood_of_refused_requests_hides_no_audit_entry(pool: World) -> None:
     with pool.store.write() as tx:
         audit.record(tx, "pool_paused", "pool", who=pool.deps.who, why="pool paused")
         for n in range(50):
@@ -74,7 +76,7 @@ def test_a_flood_of_refused_requests_hides_no_deed(pool: World) -> None:
     asyncio.run(scene())
 
 
-def test_what_the_journal_no_longer_tells_is_found_by_comparing(pool: World) -> None:
+def test_changes_missing_from_the_journal_are_found_by_comparing(pool: World) -> None:
     async def scene() -> None:
         feed = a_feed(pool)
         await feed.refresh()
@@ -90,7 +92,7 @@ def test_what_the_journal_no_longer_tells_is_found_by_comparing(pool: World) -> 
     asyncio.run(scene())
 
 
-def test_a_listener_gets_every_change_and_one_that_fell_behind_gets_everything(pool: World) -> None:
+def test_a_listener_gets_every_change_and_a_slow_one_gets_a_full_update(pool: World) -> None:
     async def scene() -> None:
         feed = a_feed(pool)
         async with aclosing(feed.listen()) as listening:
@@ -110,7 +112,7 @@ def test_a_listener_gets_every_change_and_one_that_fell_behind_gets_everything(p
     asyncio.run(scene())
 
 
-def test_only_panels_that_changed_are_told(pool: World) -> None:
+def test_only_changed_panels_are_sent(pool: World) -> None:
     async def scene() -> None:
         feed = a_feed(pool)
         async with aclosing(feed.listen()) as listening:
@@ -127,7 +129,7 @@ def test_only_panels_that_changed_are_told(pool: World) -> None:
     asyncio.run(scene())
 
 
-def test_more_browsers_than_one_board_serves_are_told_so(
+def test_browsers_above_the_limit_are_refused_with_a_reason(
     pool: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feeding, "MOST_LISTENERS", 1)
@@ -143,7 +145,7 @@ def test_more_browsers_than_one_board_serves_are_told_so(
     asyncio.run(scene())
 
 
-def test_a_browser_too_many_gets_an_answer(pool: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_browser_above_the_limit_gets_a_response(pool: World, monkeypatch: pytest.MonkeyPatch) -> None:
     import urllib3
 
     monkeypatch.setattr(feeding, "MOST_LISTENERS", 0)

@@ -1,4 +1,6 @@
-"""A board without the master key, Redis or a cluster: what operators decide there is in the table, and the passes carry it out."""
+"""A board without the master key, Redis or a cluster: actions of operators are written to the
+table, and the passes carry them out.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,10 @@ from tests.support.world import World
 
 
 class AnyWorker:
-    """Workers that take every configuration."""
+    """Workers that accept every configuration."""
 
     def activate(self, *_: object) -> None:
-        """Yes."""
+        """Accept."""
 
     def healthy(self, *_: object) -> bool:
         return True
@@ -68,7 +70,7 @@ def test_a_process_for_operators_has_no_key_no_lock_and_no_driver(world: World) 
     assert world.broker.sent == []
 
 
-def test_what_the_board_drained_or_retired_is_deleted_by_the_next_reap(
+def test_workers_that_the_board_drained_or_retired_are_deleted_by_the_next_reap(
     world: World, board: BoardServer
 ) -> None:
     world.warm(3)
@@ -93,7 +95,7 @@ def test_what_the_board_drained_or_retired_is_deleted_by_the_next_reap(
     assert world.state_of(kept.worker_id) is State.RETIRED
 
 
-def test_a_request_whose_worker_is_retired_while_it_activates_is_answered_all_the_same(
+def test_a_request_whose_worker_is_retired_during_activation_is_still_answered(
     world: World, board: BoardServer
 ) -> None:
     world.profile(activation_path="/activate")
@@ -117,7 +119,7 @@ def test_a_request_whose_worker_is_retired_while_it_activates_is_answered_all_th
 
 @dataclass
 class RealBoard:
-    """`warmpool board` as a process of its own."""
+    """Run `warmpool board` as a separate process."""
 
     port: int
     folder: Path
@@ -153,7 +155,7 @@ def _answers(board: RealBoard) -> bool:
         return False
 
 
-def test_the_real_command_acts_with_the_database_alone(
+def test_the_board_command_needs_only_the_database(
     postgres: PostgresServer, store: Store, tmp_path: Path
 ) -> None:
     world = World(store)
@@ -184,7 +186,7 @@ def test_the_real_command_acts_with_the_database_alone(
         (("--trusted-proxy", "0.0.0.0/0"), "every address"),
     ],
 )
-def test_the_command_says_what_is_wrong_with_its_options(
+def test_invalid_options_of_the_board_command_are_explained(
     tmp_path: Path, options: tuple[str, ...], sentence: str
 ) -> None:
     argv = [sys.executable, "-m", "pool.ops.cli", "board", *options]

@@ -1,4 +1,6 @@
-"""Whom the board lets act, over HTTP from several addresses of this machine: the password by address, trusted proxies, single sign-on."""
+"""Which callers may act on the board, over HTTP from several addresses of this machine: the
+password by address, trusted proxies, single sign-on.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,7 @@ def test_even_a_caller_on_loopback_cannot_choose_its_address(store: Store) -> No
         assert client.post("/sign-in", WRONG, X_Forwarded_For="192.0.2.99") == 429
 
 
-def test_the_cookie_is_for_tls_only_where_the_caller_speaks_tls(board: BoardServer) -> None:
+def test_the_cookie_is_secure_if_the_caller_uses_tls(board: BoardServer) -> None:
     def cookie(address: str, **headers: str) -> list[str]:
         answer = signed_in(BoardClient(board, address=address), **headers)
         assert answer.status == 303
@@ -90,7 +92,7 @@ def test_the_cookie_is_for_tls_only_where_the_caller_speaks_tls(board: BoardServ
     assert "secure" not in cookie(HERE, X_Forwarded_Proto="https")
 
 
-def test_a_setting_makes_every_cookie_for_tls_only(store: Store) -> None:
+def test_a_setting_makes_every_cookie_secure(store: Store) -> None:
     with BoardServer(World(store), secure_cookie=True) as board:
         assert "secure" in signed_in(BoardClient(board)).headers["set-cookie"].lower().split("; ")
 
@@ -141,7 +143,7 @@ def test_a_user_header_that_comes_from_no_trusted_proxy_is_ignored(world: World,
     assert world.state_of(idle) is State.IDLE
 
 
-def test_off_loopback_single_sign_on_is_enough_to_look_and_nothing_else_is(store: Store) -> None:
+def test_off_loopback_reading_needs_single_sign_on(store: Store) -> None:
     given = {"password": "", "host": "0.0.0.0", "proxies": Proxies.parse([PROXY]), "sign_on": SIGN_ON}
     with BoardServer(World(store), **given) as board:  # type: ignore[arg-type]
         proxy, other = BoardClient(board, address=PROXY), BoardClient(board, address=HERE)

@@ -1,4 +1,4 @@
-"""What a caller may make the pool remember is bounded: places that wait for an answer, and timers of waits."""
+"""What a caller makes the pool remember is bounded: reply addresses, and timers of waits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.world import World
 
 
 class HeldTimers:
-    """Timers that fire when the test says so."""
+    """Timers that fire when the test calls them."""
 
     def __init__(self) -> None:
         self.due: list[tuple[float, Callable[[], Any]]] = []
@@ -50,7 +50,7 @@ def _waits(world: World) -> tuple[Waits, HeldTimers, HeldClock]:
     return Waits(replace(world.deps, clock=clock), timers), timers, clock  # type: ignore[arg-type]
 
 
-def test_a_request_keeps_its_newest_places_for_an_answer(world: World) -> None:
+def test_a_request_keeps_only_its_newest_reply_addresses(world: World) -> None:
     for number in range(MAX_REPLIES + 40):
         world.acquire("acme", task_id=f"t-{number}", request_id="same", wait_s=60)
     (row,) = world.rows("requests")
@@ -60,7 +60,7 @@ def test_a_request_keeps_its_newest_places_for_an_answer(world: World) -> None:
     assert not world.broker.answers_for("t-0")
 
 
-def test_a_wait_that_was_decided_leaves_memory(world: World) -> None:
+def test_a_decided_wait_is_removed_from_memory(world: World) -> None:
     waits, timers, _ = _waits(world)
     world.waits("acme", wait_s=3600, request_id="served")
     world.waits("bolt", wait_s=3600, request_id="waiting")
@@ -75,7 +75,7 @@ def test_a_wait_that_was_decided_leaves_memory(world: World) -> None:
     assert (len(waits), timers.due) == (0, [])
 
 
-def test_a_long_wait_is_ended_when_it_is_over(world: World) -> None:
+def test_a_long_wait_ends_at_its_deadline(world: World) -> None:
     waits, timers, clock = _waits(world)
     task = world.waits("acme", wait_s=35, request_id="long")
     waits.add(_pk(world, "long"), 35.05)
@@ -88,7 +88,7 @@ def test_a_long_wait_is_ended_when_it_is_over(world: World) -> None:
     assert [a["reason"] for a in world.broker.answers_for(task)] == ["wait_timeout"]
 
 
-def test_a_short_wait_has_a_timer_of_its_own(world: World) -> None:
+def test_a_short_wait_has_its_own_timer(world: World) -> None:
     waits, timers, _ = _waits(world)
     world.waits("acme", wait_s=2, request_id="short")
     waits.add(_pk(world, "short"), 2.05)

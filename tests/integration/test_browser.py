@@ -1,4 +1,5 @@
-"""The board in a real browser: what it shows, that it follows, that it can be used without a mouse, in light and in dark, without a complaint.
+"""The board in a real browser: its content, its updates, the keyboard, light and dark, without
+console errors.
 
 WARMPOOL_TEST_SHOTS=1 renews the pictures in docs/img/.
 """
@@ -50,7 +51,7 @@ def look(page: Page, board: BoardServer, *, cells: int | None = None) -> None:
 
 
 def keep(page: Page, tmp_path: Path, name: str, *, whole: bool = True) -> None:
-    """A picture; into the documentation if it is asked for."""
+    """Take a picture, into the documentation on request."""
     folder = IMAGES if SHOTS else tmp_path
     folder.mkdir(exist_ok=True)
     page.screenshot(path=folder / f"{name}.png", full_page=whole)
@@ -62,7 +63,7 @@ def legend(page: Page, state: str) -> int:
 
 
 @pytest.mark.timeout(900 if SHOTS else 120)
-def test_it_shows_the_pool_in_light_and_dark_without_a_complaint(
+def test_the_board_shows_the_pool_in_light_and_dark_without_console_errors(
     world: World, browser: Browser, tmp_path: Path
 ) -> None:
     an_hour(world, minutes=60 if SHOTS else 6)
@@ -92,7 +93,9 @@ def test_it_shows_the_pool_in_light_and_dark_without_a_complaint(
         assert backgrounds["light"] != backgrounds["dark"]
 
 
-def test_it_fits_a_phone_and_says_when_all_is_well(world: World, browser: Browser, tmp_path: Path) -> None:
+def test_the_board_fits_a_phone_and_shows_when_the_pool_is_healthy(
+    world: World, browser: Browser, tmp_path: Path
+) -> None:
     world.warm(3)
     world.granted("acme")
     passes_are_well(world)
@@ -128,7 +131,7 @@ def test_orgs_are_searched_by_a_part_of_their_name(world: World, browser: Browse
         assert heard.errors == []
 
 
-def test_a_newcomer_takes_an_empty_place_and_nobody_else_moves(world: World, browser: Browser) -> None:
+def test_a_new_worker_takes_an_empty_place_and_no_other_worker_moves(world: World, browser: Browser) -> None:
     ids = world.warm(6)
     passes_are_well(world)
     with BoardServer(world) as board, opened(browser) as (page, heard):
@@ -160,7 +163,7 @@ def test_a_cell_turns_when_its_worker_is_claimed(world: World, browser: Browser)
         assert heard.errors == []
 
 
-def test_it_can_be_used_without_a_mouse_and_a_workers_page_tells_its_life(
+def test_the_board_works_with_the_keyboard_and_a_workers_page_shows_its_history(
     world: World, browser: Browser, tmp_path: Path
 ) -> None:
     world.warm(2)
@@ -185,7 +188,7 @@ def test_it_can_be_used_without_a_mouse_and_a_workers_page_tells_its_life(
         assert heard.errors == []
 
 
-def test_who_signs_in_may_drain_after_being_asked(world: World, browser: Browser) -> None:
+def test_a_signed_in_operator_drains_a_worker_after_a_confirmation(world: World, browser: Browser) -> None:
     [idle] = world.warm(1)
     with BoardServer(world) as board, opened(browser) as (page, heard):
         page.goto(f"{board.url}/workers/{idle}")

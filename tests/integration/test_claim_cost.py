@@ -1,4 +1,6 @@
-"""What a claim costs does not grow with the pool: its picks walk their own index from its end and stop at the first row."""
+"""The cost of a claim does not grow with the pool: its picks walk their own index from its end and
+stop at the first row.
+"""
 
 from __future__ import annotations
 
@@ -61,8 +63,10 @@ Cost = dict[str, tuple[int, int]]
 
 
 def read_so_far(tx: Tx) -> Cost:
-    """How often each table was scanned as a whole, and how many rows were fetched by an index; of each index, how often it was walked and how many
-    entries were read. By the session's own statistics, which may hold what was before."""
+    """Return how often each table was scanned as a whole and how many rows were fetched by an
+    index; for each index, how often it was walked and how many entries were read. From the
+    session's own statistics, which may include earlier work.
+    """
     tables = "SELECT relname, seq_scan, idx_tup_fetch FROM pg_stat_xact_user_tables"
     indexes = (
         "SELECT indexrelname, pg_stat_get_xact_numscans(indexrelid), pg_stat_get_xact_tuples_returned(indexrelid)"
@@ -72,7 +76,7 @@ def read_so_far(tx: Tx) -> Cost:
 
 
 def cost_of(store: Store, use: Callable[[Tx], T]) -> tuple[T, Cost]:
-    """What this comes to in a transaction that is rolled back, and what it reads."""
+    """Run this in a transaction that is rolled back; return its result and its reads."""
     with store.engine.connect() as tx:
         before = read_so_far(tx)
         found = use(tx)
@@ -106,7 +110,7 @@ def test_a_pick_walks_its_own_index_and_reads_one_entry(full: Store, parked: boo
 
 
 @pytest.mark.parametrize(("org", "source"), [("org-3", "hot_idle"), ("org-new", "warm")])
-def test_a_whole_claim_reads_a_handful_of_rows(world: World, org: str, source: str) -> None:
+def test_a_claim_reads_a_constant_number_of_rows(world: World, org: str, source: str) -> None:
     (answer,), cost = served(world, asking(org))
     assert isinstance(answer, Granted)
     assert answer.source == source
@@ -115,8 +119,8 @@ def test_a_whole_claim_reads_a_handful_of_rows(world: World, org: str, source: s
     assert 1 <= rows <= 12
 
 
-def test_a_batch_reads_rows_by_its_own_size_and_scans_nothing(world: World) -> None:
-    """Twenty claims at once, some of them of parked workers."""
+def test_a_batch_reads_rows_in_proportion_to_its_size_and_scans_nothing(world: World) -> None:
+    """Twenty claims in one batch, some of parked workers."""
     decided, cost = served(world, *(asking(("org-3", "org-new")[n % 2], n) for n in range(20)))
     assert all(isinstance(d, Granted) for d in decided)
     assert not [name for name in ("workers", "claims", "requests", "journal") if cost[name][0]]
@@ -125,7 +129,7 @@ def test_a_batch_reads_rows_by_its_own_size_and_scans_nothing(world: World) -> N
 
 @pytest.mark.parametrize("wait_s", [0, 30])
 def test_a_refusal_or_a_wait_reads_no_worker(world: World, wait_s: int) -> None:
-    """Of a profile that has none, among twenty thousand of another."""
+    """Of a profile without workers, among twenty thousand of another."""
     world.profile("big")
     (answer,), cost = served(world, asking("org-new", profile="big", wait_s=wait_s))
     assert isinstance(answer, Pending if wait_s else RefusedAnswer)

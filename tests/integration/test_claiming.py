@@ -1,4 +1,4 @@
-"""Acquire, renew, release, cancel, on both databases."""
+"""Acquire, renew, release and cancel."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_worker_that_served_one_org_never_serves_another(world: World) -> None
 
 
 def at_once(deps: Deps, call: Call) -> Any:
-    """As the lane serves it: together with others, waiting for no row."""
+    """Serve it as the lane does: in a batch, without waiting for a row."""
     (decided,), after = claiming.serve(deps, [call])
     effects.finish(deps, after)
     return decided
@@ -91,8 +91,8 @@ def test_signed_caller_releases_only_its_own_claims(world: World, release: Any, 
     assert released("bolt") == "unknown_claim"
 
 
-def test_a_parked_worker_that_was_counted_comes_back_though_nothing_is_counted_any_more(world: World) -> None:
-    """The floor that it counted for was taken away meanwhile."""
+def test_a_counted_parked_worker_is_granted_again_after_counting_ended(world: World) -> None:
+    """The floor that it counted for was removed meanwhile."""
     world.warm(1)
     world.org("acme", hot_idle_floor=1)
     first = world.granted("acme")
@@ -140,7 +140,7 @@ def test_a_request_whose_claim_has_ended_is_spent(world: World) -> None:
     assert world.state_of(granted.worker_id) is State.HOT_IDLE
 
 
-def test_a_refused_request_is_evaluated_afresh(world: World) -> None:
+def test_a_refused_request_is_evaluated_again(world: World) -> None:
     assert world.refused("acme", request_id="r1").reason is Reason.NO_WARM_WORKER
     world.warm(1)
     world.granted("acme", request_id="r1")
@@ -158,8 +158,8 @@ def test_a_stale_holder_can_neither_renew_nor_release(world: World) -> None:
     assert world.state_of(new.worker_id) is State.HOT
 
 
-def test_releasing_an_unknown_claim_says_so(world: World) -> None:
-    assert world.release("c-nobody") == "unknown_claim"
+def test_releasing_an_unknown_claim_returns_unknown_claim(world: World) -> None:
+    assert world.release("c-unknown") == "unknown_claim"
 
 
 def test_a_tainted_release_retires(world: World) -> None:
@@ -171,21 +171,21 @@ def test_a_tainted_release_retires(world: World) -> None:
     assert worker not in world.driver.pods
 
 
-def test_renewal_of_many_extends_each_and_names_the_gone(world: World) -> None:
+def test_renewal_of_many_claims_extends_live_ones_and_names_ended_ones(world: World) -> None:
     world.warm(2)
     one, two = world.granted(), world.granted()
     world.release(two.claim_id)
     world.pass_time(10)
-    answer = world.renew(one.claim_id, two.claim_id, "c-nobody")
+    answer = world.renew(one.claim_id, two.claim_id, "c-unknown")
     assert list(answer["renewed"]) == [one.claim_id]
     assert answer["renewed"][one.claim_id] > one.as_dict()["lease_expires_at"]
-    assert answer["gone"] == {two.claim_id: "released", "c-nobody": "unknown_claim"}
+    assert answer["gone"] == {two.claim_id: "released", "c-unknown": "unknown_claim"}
 
 
 @pytest.mark.parametrize(
     ("call", "org", "deployment", "expected"), [(7, 5, 3, 7), (None, 5, 3, 5), (None, None, 3, 3)]
 )
-def test_ttl_is_of_the_call_then_the_org_then_the_deployment(
+def test_ttl_comes_from_the_call_then_the_org_then_the_deployment(
     world: World, call: int | None, org: int | None, deployment: int, expected: int
 ) -> None:
     world.configure(hot_idle_ttl_s=deployment)
@@ -258,13 +258,13 @@ def test_no_cap_means_no_cap(world: World) -> None:
     assert len({world.granted("acme").worker_id for _ in range(20)}) == 20
 
 
-def test_an_unknown_org_is_refused_unless_orgs_are_made_by_themselves(world: World) -> None:
+def test_an_unknown_org_is_refused_unless_orgs_are_created_automatically(world: World) -> None:
     world.warm(1)
     world.configure(orgs_auto_create=False)
-    assert world.refused("nobody").reason is Reason.UNKNOWN_ORG
+    assert world.refused("unknown").reason is Reason.UNKNOWN_ORG
     assert world.rows("requests") == []
     world.configure(orgs_auto_create=True)
-    world.granted("nobody")
+    world.granted("unknown")
 
 
 def test_an_unknown_profile_is_refused_and_nothing_is_written(world: World) -> None:
@@ -277,7 +277,8 @@ def test_an_unknown_profile_is_refused_and_nothing_is_written(world: World) -> N
 @pytest.mark.parametrize(
     ("name", "value"),
     [("org", ""), ("org", 7), ("org", None), ("profile", "No!"), ("lease_s", 4), ("lease_s", 3601), ("lease_s", True), ("lease_s", "30"),
-     ("lease_s", 7.5), ("wait_s", -1), ("wait_s", 3601), ("wait_s", float("nan")), ("ttl_s", -1), ("ttl_s", 10**9), ("request_id", ""),
+     ("lease_s", 7.5), ("wait_s", -1), ("wait_s", 3601), ("wait_s", float("nan")), ("ttl_s", -1),
+     ("ttl_s", 10**9), ("request_id", ""),
      ("request_id", 5), ("request_id", "x" * 300)],
 )  # fmt: skip
 def test_bad_input_names_its_field_and_writes_nothing(world: World, name: str, value: object) -> None:
@@ -289,7 +290,7 @@ def test_bad_input_names_its_field_and_writes_nothing(world: World, name: str, v
     assert world.rows("requests") == []
 
 
-def test_a_paused_pool_hands_out_nothing(world: World) -> None:
+def test_a_paused_pool_grants_nothing(world: World) -> None:
     from pool.store import orgs
 
     world.warm(1)

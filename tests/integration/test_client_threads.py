@@ -1,4 +1,6 @@
-"""The client's own two loops, the reader and the renewer, are run again when they die: what is held stays renewed."""
+"""The client's two loops, the reader and the renewer, are restarted when they fail: claims stay
+renewed.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def service() -> Iterator[StandIn]:
 
 
 class ReaderCrash(BaseException):
-    """Nothing catches it by name."""
+    """No code catches it by name."""
 
 
 def kill(name: str) -> None:
@@ -37,7 +39,7 @@ def kill(name: str) -> None:
 
 
 @pytest.mark.parametrize("thread", ["warmpool-client_renew", "warmpool-client_read"])
-def test_client_thread_that_is_killed_is_started_again(
+def test_killed_client_thread_is_restarted(
     service: StandIn, thread: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     pool = Pool(service.url)
@@ -53,7 +55,7 @@ def test_client_thread_that_is_killed_is_started_again(
     eventually(lambda: all(t.name != thread for t in threading.enumerate()))
 
 
-def test_asyncio_task_that_dies_is_started_again(service: StandIn, caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_asyncio_task_is_restarted(service: StandIn, caplog: pytest.LogCaptureFixture) -> None:
     async def hold() -> None:
         async with AsyncPool(service.url) as pool:
             await pool.acquire("acme", lease_s=5)

@@ -1,6 +1,7 @@
-"""The client on a real Redis: against real Celery workers, and against a server that a test plays by hand.
+"""The client on a real Redis: with real Celery workers, and with a server that a test plays by
+hand.
 
-`service` is what answers the contract's tasks. Today it is a stand-in; whatever offers the same few methods fits.
+`service` answers the contract's tasks. It is a stand-in; any object with the same methods fits.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def service() -> Iterator[StandIn]:
 
 @pytest.fixture
 def url(server: RedisServer) -> str:
-    """A Redis with nothing in it, and nobody who answers."""
+    """An empty Redis without a server."""
     with redis.Redis.from_url(server.url) as client:
         client.flushall()
     return server.url
@@ -79,7 +80,7 @@ def background() -> Iterator[ThreadPoolExecutor]:
 
 @pytest.fixture
 def readers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the threads that read answers, in their order."""
+    """Return the names of the threads that read answers, in order."""
     names: list[str] = []
     reading = Link.answers
 
@@ -92,7 +93,7 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 class WireMessage:
-    """A message as the server finds it."""
+    """A message as the server reads it."""
 
     def __init__(self, raw: bytes) -> None:
         whole = json.loads(raw)
@@ -103,7 +104,7 @@ class WireMessage:
 
 
 class WireScript:
-    """The server, played by the test: nothing is answered unless the test says so."""
+    """The server, played by the test: it answers only when the test does."""
 
     def __init__(self, url: str) -> None:
         self._client = redis.Redis.from_url(url, socket_timeout=LIMIT_S + 5)
@@ -115,7 +116,7 @@ class WireScript:
         self._client.close()
 
     def take(self, *tasks: str) -> WireMessage:
-        """The next message, which must be of one of these tasks."""
+        """Return the next message, which must be of one of these tasks."""
         popped = self._client.brpop(["acquire"], timeout=LIMIT_S)
         assert popped, f"no message within {LIMIT_S} s"
         assert isinstance(popped[1], bytes)
@@ -137,7 +138,7 @@ class WireScript:
 
 
 def granted_by(script: WireScript, background: ThreadPoolExecutor, ask: Callable[[], T]) -> T:
-    """What `ask` gets when its acquire is granted."""
+    """Return the result of `ask` when its acquire is granted."""
     future: Future[T] = background.submit(ask)
     script.grant()
     return future.result(LIMIT_S)
@@ -186,7 +187,7 @@ class TestAgainstCelery:
                 message["properties"].pop(own)
         assert ours == theirs
 
-    def test_a_block_releases_clean_also_if_it_raises(self, service: StandIn) -> None:
+    def test_a_block_that_raises_releases_its_worker_as_clean(self, service: StandIn) -> None:
         with Pool(service.url) as pool:
             with pytest.raises(ZeroDivisionError), pool.acquire("acme") as worker:
                 _ = 1 / 0
@@ -195,7 +196,7 @@ class TestAgainstCelery:
             with pytest.raises(ClaimLost, match="released here"):
                 _ = worker.auth
 
-    def test_a_tainted_worker_is_given_back_as_tainted(self, service: StandIn) -> None:
+    def test_a_tainted_worker_is_released_as_tainted(self, service: StandIn) -> None:
         with Pool(service.url) as pool:
             with pool.acquire("acme") as worker:
                 worker.taint()
@@ -207,11 +208,11 @@ class TestAgainstCelery:
         assert (caught.value.reason, caught.value.retry_after_s) == ("org_cap", 1.5)
         assert caught.value.detail == "2 of 2 in use"
 
-    def test_a_server_that_raises_is_trouble_that_may_pass(self, service: StandIn) -> None:
+    def test_an_error_of_the_server_is_transient(self, service: StandIn) -> None:
         with Pool(service.url) as pool, pytest.raises(TaskFailed, match="RuntimeError: the database is away"):
             pool.acquire("broken")
 
-    def test_a_lost_reply_is_asked_for_again_and_is_the_same_grant(self, service: StandIn) -> None:
+    def test_a_lost_reply_is_requested_again_and_is_the_same_grant(self, service: StandIn) -> None:
         service.lose_next_reply()
         with Pool(service.url) as pool:
             worker = pool.acquire("acme", request_id="lost-reply")
@@ -220,7 +221,7 @@ class TestAgainstCelery:
             assert runs[0] == runs[1], "the same task, with the same request_id"
             assert pool.acquire("acme", request_id="lost-reply").claim_id == worker.claim_id
 
-    def test_a_lost_reply_to_a_release_is_asked_for_again(self, service: StandIn) -> None:
+    def test_a_lost_reply_to_a_release_is_requested_again(self, service: StandIn) -> None:
         with Pool(service.url) as pool:
             worker = pool.acquire("acme")
             service.lose_next_reply()
@@ -242,7 +243,7 @@ class TestAgainstCelery:
                 _ = worker.endpoint
         assert service.claim(worker.claim_id) == "its node went away", "not ours to release any more"
 
-    def test_the_asyncio_twin_does_the_same(self, service: StandIn) -> None:
+    def test_the_asyncio_client_does_the_same(self, service: StandIn) -> None:
         async def scenario() -> None:
             async with AsyncPool(service.url, name="twin") as pool:
                 async with pool.acquire("acme", lease_s=5) as worker:
@@ -266,7 +267,7 @@ class TestAgainstCelery:
 
         asyncio.run(scenario())
 
-    def test_an_asyncio_pool_starts_anew_in_another_loop(self, service: StandIn) -> None:
+    def test_an_asyncio_pool_restarts_in_another_event_loop(self, service: StandIn) -> None:
         pool = AsyncPool(service.url)
 
         async def once() -> str:
@@ -293,9 +294,9 @@ class TestGivingUp:
                 pool.acquire("acme", wait_s=60)
             cancel = script.take("pool.cancel")
             assert cancel.kwargs == {"org": "acme", "request_id": asked.result(LIMIT_S).kwargs["request_id"]}
-            assert cancel.reply_to == "", "nobody waits for it"
+            assert cancel.reply_to == "", "no caller waits for it"
 
-    def test_a_grant_that_comes_too_late_is_released(self, url: str, script: WireScript) -> None:
+    def test_a_late_grant_is_released(self, url: str, script: WireScript) -> None:
         with Pool(url, answer_grace_s=0.2) as pool:
             with pytest.raises(AnswerOverdue):
                 pool.acquire("acme")
@@ -325,7 +326,7 @@ class TestGivingUp:
 
 
 class TestTrouble:
-    def test_a_broker_that_is_down_is_named_at_once_without_its_password(self) -> None:
+    def test_an_unreachable_broker_is_reported_at_once_without_its_password(self) -> None:
         server = RedisServer()
         url = f"redis://:hunter2@127.0.0.1:{server.port}/0"
         server.close()
@@ -372,7 +373,7 @@ class TestTrouble:
         with RedisServer() as server:
             assert asyncio.run(scenario(server)).claim_id == "c-1"
 
-    def test_a_release_that_finds_redis_down_does_not_hide_what_the_block_raised(
+    def test_a_release_that_fails_does_not_hide_the_error_of_the_block(
         self, background: ThreadPoolExecutor
     ) -> None:
         with RedisServer() as server, Pool(server.url) as pool:
@@ -385,7 +386,7 @@ class TestTrouble:
                 worker.release()
 
     @pytest.mark.parametrize("also", [["+lpop"], []], ids=["", "without the right to take several"])
-    def test_a_client_needs_no_more_rights_than_are_documented(
+    def test_a_client_needs_only_the_documented_permissions(
         self, url: str, script: WireScript, background: ThreadPoolExecutor, also: list[str]
     ) -> None:
         sending = [
@@ -405,19 +406,19 @@ class TestTrouble:
             client.execute_command("ACL", "SETUSER", "billing", "reset", "on", ">pw", *rights)
         with Pool(url.replace("redis://", "redis://billing:pw@"), name="billing") as pool:
             assert granted_by(script, background, lambda: pool.acquire("acme")).claim_id == "c-1"
-            # One reads for all of them, and what came together is taken together.
+            # One caller reads for all of them, and answers that arrive together are read together.
             for batch in range(3):
                 waiting = [background.submit(pool.acquire, "acme") for _ in range(4)]
                 asked = [script.take("pool.acquire") for _ in waiting]
                 for number, message in enumerate(asked):
                     script.answer(message, a_grant(10 * batch + number + 2))
                 assert len({future.result(LIMIT_S).claim_id for future in waiting}) == 4
-                assert script.is_idle(), "nobody had to ask again"
+                assert script.is_idle(), "no caller had to repeat its request"
         released = {script.take("pool.release").kwargs["claim_id"] for _ in range(13)}
         assert len(released) == 13
 
     @pytest.mark.parametrize("rights", ["+lpop", ""])
-    def test_what_has_come_together_is_taken_together_by_whoever_may(self, url: str, rights: str) -> None:
+    def test_replies_are_read_together_if_the_acl_permits_it(self, url: str, rights: str) -> None:
         who = identity("billing")
         with redis.Redis.from_url(url) as client:
             allowed = ("~*", "-@all", "+hello", "+auth", "+client", "+select", "+blpop", *rights.split())
@@ -444,7 +445,8 @@ class TestRenewing:
                     granted.add(f"c-{len(granted) + 1}")
                     script.answer(message, a_grant(len(granted)))
                     continue
-                # A round may begin while claims are still coming; once all are held, each round is all of them.
+                # A round may begin while claims are still being made; once all exist, each round
+                # renews all of them.
                 renewed = dict.fromkeys(message.kwargs["claim_ids"], "2031-05-01T12:00:30Z")
                 rounds += len(renewed) == 1000
                 assert len(renewed) == 1000 or not rounds
@@ -454,7 +456,7 @@ class TestRenewing:
             eventually(lambda: all(worker.lease_expires_at.second == 30 for worker in workers))
             assert not any(worker.lost for worker in workers)
 
-    def test_renewals_that_nobody_answers_end_no_claim(
+    def test_unanswered_renewals_end_no_claim(
         self, url: str, script: WireScript, background: ThreadPoolExecutor
     ) -> None:
         with Pool(url) as pool:
@@ -468,10 +470,10 @@ class TestRenewing:
 
 
 class TestProcesses:
-    def test_a_caller_that_is_alone_reads_its_own_answer(
+    def test_a_single_caller_reads_its_own_reply(
         self, url: str, script: WireScript, background: ThreadPoolExecutor, readers: list[str]
     ) -> None:
-        """No thread has to wake another: on the way of an acquire that would be the dearest step."""
+        """No thread wakes another: in an acquire that would be the most expensive step."""
         with Pool(url) as pool:
             for number in (1, 2):
                 playing = background.submit(script.grant, number)
@@ -479,10 +481,12 @@ class TestProcesses:
                 playing.result(LIMIT_S)
         assert set(readers) == {threading.current_thread().name}
 
-    def test_a_caller_reads_for_itself_again_when_the_others_have_left(
+    def test_a_caller_reads_its_own_reply_again_after_the_others_left(
         self, url: str, script: WireScript, background: ThreadPoolExecutor, readers: list[str]
     ) -> None:
-        """One that asks again and again does not keep the reader thread between it and its answers."""
+        """A caller that calls repeatedly does not have the reader thread between itself and its
+        answers.
+        """
         with Pool(url) as pool:
             leads = background.submit(pool.acquire, "acme")
             first = script.take("pool.acquire")
@@ -501,7 +505,7 @@ class TestProcesses:
             playing.result(LIMIT_S)
         assert readers[-5:] == [threading.current_thread().name] * 5
 
-    def test_whoever_still_waits_when_the_one_who_reads_leaves_is_answered(
+    def test_waiting_callers_are_answered_after_the_reading_caller_leaves(
         self, url: str, script: WireScript, background: ThreadPoolExecutor
     ) -> None:
         with Pool(url) as pool:
@@ -514,9 +518,9 @@ class TestProcesses:
             for number, message in enumerate(others, start=2):
                 script.answer(message, a_grant(number))
             assert len({future.result(LIMIT_S).claim_id for future in waits}) == 3
-            assert script.is_idle(), "nobody had to ask again"
+            assert script.is_idle(), "no caller had to repeat its request"
 
-    def test_what_several_publish_while_the_wire_is_in_use_leaves_together(
+    def test_messages_published_while_the_connection_is_busy_are_sent_together(
         self, url: str, background: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         commands, go_on = list[tuple[Any, ...]](), threading.Event()
@@ -544,14 +548,14 @@ class TestProcesses:
     @pytest.mark.parametrize(
         "trouble", [redis.TimeoutError("slow"), KeyboardInterrupt()], ids=["slow", "interrupted"]
     )
-    def test_what_could_not_be_published_together_is_told_to_each(
+    def test_a_failed_bundle_is_reported_to_each_of_its_publishers(
         self,
         url: str,
         background: ThreadPoolExecutor,
         monkeypatch: pytest.MonkeyPatch,
         trouble: BaseException,
     ) -> None:
-        """What gathered behind a broker that does not answer does not wait for it once more in its turn."""
+        """Messages that were queued behind an unreachable broker do not wait for it a second time."""
         asked, go_on = list[tuple[Any, ...]](), threading.Event()
 
         def hangs(_wire: ReplyWire, *command: Any) -> Any:
@@ -570,7 +574,7 @@ class TestProcesses:
         if isinstance(trouble, redis.TimeoutError):
             assert (raised, len(asked)) == ([BrokerDown] * 4, 1)
         else:
-            # The first, and of the others the one who published for them.
+            # The first one, and of the others the one that published for them.
             assert (raised[0], sorted(raised[1:], key=str)) == (
                 KeyboardInterrupt,
                 sorted([BrokerDown, BrokerDown, KeyboardInterrupt], key=str),
@@ -581,7 +585,7 @@ class TestProcesses:
         self, url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         link = Link(url, identity("test"))
-        monkeypatch.setattr(link, "_gathered", deque(maxlen=0))  # taken, and never dealt with
+        monkeypatch.setattr(link, "_gathered", deque(maxlen=0))  # taken, and never processed
         link.publish("1")
         link.close()
         with redis.Redis.from_url(url) as client:
@@ -603,7 +607,7 @@ class TestProcesses:
         with redis.Redis.from_url(url) as client:
             assert client.lrange("acquire", 0, -1) == [b"from the thread", b"from the handler"]
 
-    def test_no_thread_runs_before_the_first_question_nor_after_closing(
+    def test_no_thread_runs_before_the_first_call_or_after_close(
         self, url: str, script: WireScript, background: ThreadPoolExecutor
     ) -> None:
         def ours() -> list[threading.Thread]:
@@ -620,14 +624,14 @@ class TestProcesses:
         with pytest.raises(PoolClosed):
             pool.acquire("acme")
 
-    def test_who_still_reads_when_it_is_closed_is_not_cut_off(
+    def test_a_caller_that_reads_during_close_gets_its_answer(
         self,
         url: str,
         script: WireScript,
         background: ThreadPoolExecutor,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """The connection is closed by whoever reads from it, after he has read."""
+        """The reading caller closes the connection, after its read."""
         reading, closed = threading.Event(), threading.Event()
         while_reading: list[bool] = []
         read, close = Link.answers, Link.close
@@ -657,14 +661,14 @@ class TestProcesses:
         eventually(lambda: while_reading)
         assert while_reading == [False]
 
-    def test_a_process_that_ends_releases_what_it_holds(self, url: str, script: WireScript) -> None:
+    def test_a_process_that_ends_releases_its_claims(self, url: str, script: WireScript) -> None:
         code = f"from pool.client import Pool; pool = Pool({url!r}); worker = pool.acquire('acme')"
         with subprocess.Popen([sys.executable, "-c", code]) as process:
             script.grant()
             assert script.take("pool.release").kwargs["claim_id"] == "c-1"
             assert process.wait(LIMIT_S) == 0
 
-    def test_a_pool_that_nobody_refers_to_releases_what_it_holds(
+    def test_an_unreferenced_pool_releases_its_claims(
         self, url: str, script: WireScript, background: ThreadPoolExecutor
     ) -> None:
         endpoint = granted_by(script, background, lambda: Pool(url).acquire("acme").endpoint)
@@ -674,7 +678,7 @@ class TestProcesses:
             message = script.take("pool.renew", "pool.release")
         assert message.kwargs["claim_id"] == "c-1"
 
-    def test_a_forked_child_has_a_reply_list_of_its_own_and_leaves_the_parents_claims_alone(
+    def test_a_forked_child_has_its_own_reply_list_and_leaves_the_parents_claims_alone(
         self, url: str, script: WireScript
     ) -> None:
         code = f"""

@@ -1,4 +1,6 @@
-"""The database's clock steps by ten minutes, back or forth: no pass is dark for it, no live claim ends by it, and nothing is kept for as long as the step was."""
+"""The database's clock steps by ten minutes, back or forth: no pass becomes dark, no live claim
+ends, and nothing is kept for the length of the step.
+"""
 
 from __future__ import annotations
 
@@ -26,17 +28,17 @@ STEPS = pytest.mark.parametrize("step_s", [-STEP_S, STEP_S], ids=["back", "forth
 
 
 class Willing:
-    """Workers that say yes to everything."""
+    """Workers that accept every activation."""
 
     def activate(self, *_: object) -> None:
-        """Yes."""
+        """Accept."""
 
     def healthy(self, *_: object) -> bool:
         return True
 
 
 def _reaps(world: World, seconds: float, renews: Callable[[], object] = lambda: None) -> None:
-    """Time passes as it does in a running pool: reaps, canaries and renewals."""
+    """Let time pass as in a running pool: reaps, canaries and renewals."""
     for _ in range(int(seconds // 5)):
         world.pass_time(5)
         world.canary()
@@ -47,7 +49,7 @@ def _reaps(world: World, seconds: float, renews: Callable[[], object] = lambda: 
 
 @STEPS
 @pytest.mark.parametrize("name", list(PASSES))
-def test_no_pass_is_dark_because_the_clock_stepped(world: World, name: str, step_s: float) -> None:
+def test_no_pass_is_dark_after_a_clock_step(world: World, name: str, step_s: float) -> None:
     assert run_once(world.deps, PASSES[name])["outcome"] == "ok"
     world.pass_time(step_s)
     if step_s > 0 and not_within_s(name) > step_s:
@@ -64,14 +66,14 @@ def test_a_small_step_back_costs_at_most_one_more_tick(world: World, name: str, 
     run_once(world.deps, PASSES[name])
     world.pass_time(step_s)
     outcomes = []
-    # A step as long as a tick makes the last attempt look as if it were of this very moment.
+    # A step as long as a tick makes the last attempt look as if it were now.
     for _ in range(int((PERIODS_S[name] + lock_ttl_s(name)) // tick_s(name)) + 1):
         world.pass_time(tick_s(name))
         outcomes.append(run_once(world.deps, PASSES[name])["outcome"])
     assert "ok" in outcomes
 
 
-def test_fallback_does_not_believe_a_success_from_the_future(world: World) -> None:
+def test_fallback_ignores_a_success_from_the_future(world: World) -> None:
     assert run_once(world.deps, PASSES["reap"])["outcome"] == "ok"
     stop = threading.Event()
     assert not reap_if_dark(world.deps, stop)
@@ -82,7 +84,7 @@ def test_fallback_does_not_believe_a_success_from_the_future(world: World) -> No
 
 
 @STEPS
-def test_no_live_claim_ends_because_the_clock_stepped(world: World, step_s: float) -> None:
+def test_no_live_claim_ends_after_a_clock_step(world: World, step_s: float) -> None:
     world.warm(1)
     granted = world.granted("acme", lease_s=30)
     _reaps(world, 20, lambda: world.renew(granted.claim_id))
@@ -107,7 +109,7 @@ def test_a_dead_holders_claim_ends_a_lease_after_the_step(world: World, step_s: 
     assert world.state_of(granted.worker_id) is State.RETIRED
 
 
-def test_a_canary_from_the_future_ends_no_lease_and_opens_the_lane_anew(world: World) -> None:
+def test_a_canary_from_the_future_ends_no_lease_and_reopens_the_lane(world: World) -> None:
     world.warm(1)
     world.granted("acme", lease_s=5)
     _reaps(world, 5)
@@ -119,7 +121,7 @@ def test_a_canary_from_the_future_ends_no_lease_and_opens_the_lane_anew(world: W
 
 
 @STEPS
-def test_a_parked_worker_goes_after_its_time_whatever_the_step(world: World, step_s: float) -> None:
+def test_a_parked_worker_drains_after_its_ttl_in_spite_of_any_step(world: World, step_s: float) -> None:
     (worker,) = world.warm(1)
     world.release(world.granted("acme", ttl_s=60).claim_id)
     world.pass_time(step_s)
@@ -127,7 +129,7 @@ def test_a_parked_worker_goes_after_its_time_whatever_the_step(world: World, ste
     assert world.state_of(worker) is State.RETIRED
 
 
-def test_a_parked_worker_has_its_whole_time_after_a_step_back(world: World) -> None:
+def test_a_parked_worker_has_its_whole_ttl_after_a_step_back(world: World) -> None:
     (worker,) = world.warm(1)
     world.release(world.granted("acme", ttl_s=60).claim_id)
     world.pass_time(-STEP_S)
@@ -136,14 +138,14 @@ def test_a_parked_worker_has_its_whole_time_after_a_step_back(world: World) -> N
 
 
 @STEPS
-def test_a_waiter_is_answered_after_its_wait_whatever_the_step(world: World, step_s: float) -> None:
+def test_a_waiter_is_answered_after_its_wait_in_spite_of_any_step(world: World, step_s: float) -> None:
     task = world.waits("acme", wait_s=30)
     world.pass_time(step_s)
     _reaps(world, 45)
     assert [answer["reason"] for answer in world.broker.answers_for(task)] == ["wait_timeout"]
 
 
-def test_a_line_of_waiters_stays_one_after_a_step_back(world: World) -> None:
+def test_the_order_of_waiters_is_kept_after_a_step_back(world: World) -> None:
     first, second = (world.waits("acme", wait_s=60) for _ in range(2))
     world.pass_time(-STEP_S)
     world.run_pass("reap")
@@ -152,7 +154,7 @@ def test_a_line_of_waiters_stays_one_after_a_step_back(world: World) -> None:
     assert [bool(world.broker.answers_for(task)) for task in (first, second, third)] == [True, False, False]
 
 
-def test_surplus_goes_after_its_time_whatever_the_step(world: World) -> None:
+def test_surplus_drains_after_its_time_in_spite_of_any_step(world: World) -> None:
     world.profile(warm_target=0)
     world.configure(surplus_ttl_s=60)
     (worker,) = world.warm(1)
@@ -180,7 +182,7 @@ def test_a_lost_spawn_is_sent_again_after_a_step_back(world: World) -> None:
     assert [task for task, _ in world.broker.sent] == ["pool.spawn"]
 
 
-def test_a_starting_slot_keeps_its_time_and_a_dead_one_goes_after_it(world: World) -> None:
+def test_a_starting_slot_keeps_its_limit_and_a_dead_one_is_freed_after_it(world: World) -> None:
     world.profile(warm_target=1)
     world.run_pass("reconcile_warm")
     world.deliver("pool.spawn")
@@ -194,7 +196,7 @@ def test_a_starting_slot_keeps_its_time_and_a_dead_one_goes_after_it(world: Worl
     assert world.state_of(slot.id) is not State.SPAWNING
 
 
-def test_a_silent_activation_is_given_up_and_a_beating_one_is_not_after_a_step_back(world: World) -> None:
+def test_after_a_step_back_only_activations_without_heartbeat_are_ended(world: World) -> None:
     world.profile(activation_path="/activate")
     world.deps = replace(world.deps, worker_api=Willing())
     world.warm(1)
@@ -230,7 +232,7 @@ def test_an_answer_from_the_future_is_delivered_at_once(world: World) -> None:
     assert world.broker.answers_for(task)
 
 
-def test_a_breaker_is_open_for_no_longer_than_its_longest_pause(world: World) -> None:
+def test_a_breaker_stays_open_for_at_most_its_longest_pause(world: World) -> None:
     world.profile(warm_target=1)
     for _ in range(20):
         with world.store.write() as tx:
@@ -240,7 +242,7 @@ def test_a_breaker_is_open_for_no_longer_than_its_longest_pause(world: World) ->
     assert len(world.workers(State.SPAWNING)) == 1
 
 
-def test_a_suspicion_from_the_future_grows_old_from_now_on(world: World) -> None:
+def test_a_suspicion_from_the_future_ages_from_now_on(world: World) -> None:
     with world.store.write() as tx:
         suspects.see(tx, SuspectKind.EMPTY_CLUSTER, "all")
     world.pass_time(-STEP_S)
@@ -251,7 +253,7 @@ def test_a_suspicion_from_the_future_grows_old_from_now_on(world: World) -> None
         assert suspects.see(tx, SuspectKind.EMPTY_CLUSTER, "all").age_s >= 60
 
 
-def test_a_configuration_that_was_heard_of_in_the_future_does_not_rule_for_ever(world: World) -> None:
+def test_a_configuration_announced_in_the_future_does_not_stay_in_force(world: World) -> None:
     old = WantedRevision(profile="default", revision="a", image="a", started_at=world.store.now())  # type: ignore[arg-type]
     with world.store.write() as tx:
         assert adopt(tx, old)
@@ -260,7 +262,7 @@ def test_a_configuration_that_was_heard_of_in_the_future_does_not_rule_for_ever(
         assert adopt(tx, replace(old, revision="b", started_at=world.store.now()))
 
 
-def test_a_miss_from_the_future_is_no_demand_for_as_long_as_the_step(world: World) -> None:
+def test_a_miss_from_the_future_is_no_demand(world: World) -> None:
     world.refused("acme")
     world.pass_time(-STEP_S)
     with world.store.write() as tx:

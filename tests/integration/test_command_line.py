@@ -29,7 +29,7 @@ def no_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def imported_by(*argv: str) -> set[str]:
-    """The modules that a command line imports, as the interpreter itself reports."""
+    """Return the modules that a command line imports, as reported by the interpreter."""
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "pool.ops.cli", *argv],
         cwd=REPOSITORY,
@@ -45,7 +45,7 @@ def imported_by(*argv: str) -> set[str]:
 
 
 @pytest.mark.parametrize("argv", [["--help"], [], ["--version"]])
-def test_help_imports_nothing_heavy(argv: list[str]) -> None:
+def test_help_imports_no_large_library(argv: list[str]) -> None:
     imported = imported_by(*argv)
     assert "pool.ops.cli.app" in imported
     assert not {name for name in imported if name.partition(".")[0] in HEAVY}
@@ -64,7 +64,7 @@ def test_config_commands_import_no_client_library() -> None:
     assert not imported & {"sqlalchemy", "celery", "rich", "kubernetes", "redis", "structlog"}
 
 
-def test_a_reader_that_goes_away_leaves_no_traceback() -> None:
+def test_a_closed_pipe_leaves_no_traceback() -> None:
     done = subprocess.run(
         f"{sys.executable} -m pool.ops.cli --help | true",
         shell=True,

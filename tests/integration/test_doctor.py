@@ -1,4 +1,6 @@
-"""The doctor tells what is wrong with evidence and a fix, mends what can be mended, and no check stops another."""
+"""The doctor reports problems with evidence and a fix, repairs what it can, and no check stops
+another.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +40,7 @@ def examined(found: Installation) -> dict[str, Finding]:
     return {f.id: f for f in doctor.examine(found)}
 
 
-def test_each_finding_has_an_id_evidence_and_a_fix_and_can_be_mended(
-    world: World, redis: RedisServer
-) -> None:
+def test_each_finding_has_an_id_evidence_and_a_fix_that_works(world: World, redis: RedisServer) -> None:
     world.pass_time(60)
     sick = patient(world, redis, spawn_budget_s=10)
     found = examined(sick)
@@ -61,7 +61,9 @@ def test_each_finding_has_an_id_evidence_and_a_fix_and_can_be_mended(
     sick.redis.close()
 
 
-def test_a_policy_that_evicts_a_long_queue_and_a_stranger_are_found(world: World, redis: RedisServer) -> None:
+def test_an_evicting_policy_a_long_queue_and_an_unknown_profile_are_found(
+    world: World, redis: RedisServer
+) -> None:
     sick = patient(world, redis)
     sick.redis.config_set("maxmemory-policy", "allkeys-lru")
     sick.redis.rpush("fleet", *("x" for _ in range(501)))
@@ -77,7 +79,7 @@ def test_a_policy_that_evicts_a_long_queue_and_a_stranger_are_found(world: World
     sick.redis.close()
 
 
-def test_a_redis_and_a_database_that_are_away_stop_no_other_check(tmp_path: Path) -> None:
+def test_an_unreachable_redis_or_database_stops_no_other_check(tmp_path: Path) -> None:
     settings = Settings(
         pool=PoolSettings(broker_url="redis://127.0.0.1:1/0", data_dir=str(tmp_path / "none"))
     )
@@ -90,9 +92,7 @@ def test_a_redis_and_a_database_that_are_away_stop_no_other_check(tmp_path: Path
     sick.close()
 
 
-def test_an_old_schema_is_brought_up_to_date(
-    tmp_path: Path, redis: RedisServer, postgres: PostgresServer
-) -> None:
+def test_an_old_schema_is_migrated(tmp_path: Path, redis: RedisServer, postgres: PostgresServer) -> None:
     url = postgres.create_database("old_schema")
     sick = Installation(
         Settings(pool=PoolSettings(broker_url=redis.url, database_url=url, data_dir=str(tmp_path)))
@@ -110,14 +110,14 @@ def test_an_old_schema_is_brought_up_to_date(
     sick.close()
 
 
-def test_a_wrong_clock_is_told(world: World, redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_clock_is_reported(world: World, redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     sick = patient(world, redis)
     monkeypatch.setattr("pool.ops.doctor.clocks.wall_s", lambda: 0)
     assert "log times do not match" in examined(sick)["clock_this_host"].evidence
     sick.redis.close()
 
 
-def test_a_pass_that_keeps_failing_is_told_with_its_cause(world: World, redis: RedisServer) -> None:
+def test_a_failing_pass_is_reported_with_its_cause(world: World, redis: RedisServer) -> None:
     with world.store.write() as tx:
         for name in ("reap", "reconcile_warm"):
             passes.attempt(tx, name, "p", not_within_s=0)

@@ -1,4 +1,4 @@
-"""The embedded Postgres: made once and whole, private, durable, of one major version."""
+"""The embedded Postgres: created once and completely, private, durable, of one major version."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def shown(database: postgres.Database, setting: str) -> str:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> DataDir:
-    """One directory with a cluster in it, for tests that do not spoil it."""
+    """One directory with a cluster, for tests that do not change it."""
     made = DataDir.open(tmp_path_factory.mktemp("data"))
     postgres.prepare(made)
     return made
@@ -93,7 +93,7 @@ def test_server_of_another_account_inherits_no_environment(
 def test_socket_that_clients_cannot_name_is_reached_by_a_short_link_that_is_kept(
     tmp_path: Path, name: str
 ) -> None:
-    """Its path is too long, or a comma in it would make two of it."""
+    """Its path is too long, or contains a comma, which would split it in two."""
     place = DataDir.open(tmp_path / name)
     with running(place) as database:
         assert shown(database, "fsync") == "on"
@@ -105,7 +105,7 @@ def test_socket_that_clients_cannot_name_is_reached_by_a_short_link_that_is_kept
     assert postgres.prepare(place).url != database.url
 
 
-def test_cluster_that_was_not_finished_is_made_anew(tmp_path: Path) -> None:
+def test_unfinished_cluster_is_created_again(tmp_path: Path) -> None:
     place = DataDir.open(tmp_path / "data")
     half = place.postgres / "draft-half"
     half.mkdir()
@@ -139,7 +139,7 @@ def test_failed_initdb_leaves_no_cluster(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def older(tmp_path: Path) -> DataDir:
-    """A data directory whose cluster was made by Postgres 16, which the wheel carries too."""
+    """A data directory whose cluster was created by Postgres 16, which the wheel contains too."""
     place = DataDir.open(tmp_path / "data")
     folder = place.postgres / "data"
     folder.mkdir(mode=0o700)
@@ -162,7 +162,7 @@ def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
     }
 
 
-def test_cluster_of_another_major_is_refused_with_the_way_out_and_not_touched(older: DataDir) -> None:
+def test_cluster_of_another_major_version_is_refused_with_a_hint_and_left_alone(older: DataDir) -> None:
     before = contents(older.postgres)
     done = subprocess.run(
         [str(ROOT / ".venv/bin/python"), "-m", "pool.ops.cli", "up", "--data-dir", str(older.root)],
@@ -178,7 +178,7 @@ def test_cluster_of_another_major_is_refused_with_the_way_out_and_not_touched(ol
     assert older.read_record() == {}
 
 
-def test_postgres_on_path_of_another_major_is_passed_over(
+def test_postgres_of_another_major_version_on_path_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("postgres", "initdb", "pg_isready"):
@@ -190,7 +190,9 @@ def test_postgres_on_path_of_another_major_is_passed_over(
     assert pgbinaries.find(None) == tmp_path
 
 
-def test_missing_binaries_are_one_line_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_binaries_are_reported_in_one_line_with_the_package_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(
@@ -207,7 +209,7 @@ def fake_binaries(folder: Path, version: str) -> Path:
     return folder
 
 
-def test_root_runs_a_copy_of_binaries_that_only_root_can_reach(
+def test_root_copies_binaries_that_only_root_can_reach(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     account = unprivileged(tmp_path / "none")
@@ -229,7 +231,8 @@ def planned(place: DataDir, **pool: str) -> set[str]:
     pages = [up._Page(name=name, wanted=False, port=None) for name in ("flower", "board")]
     settings = Settings(pool=PoolSettings(data_dir=str(place.root), **pool))  # type: ignore[arg-type]
     run = up._Run(
-        settings=settings, place=place, config=None, env={}, flower=pages[0], board=pages[1], removes_pods=False
+        settings=settings, place=place, config=None, env={}, flower=pages[0], board=pages[1],
+        removes_pods=False
     )  # fmt: skip
     return {component.name for component in run.plan(frozenset())}
 
@@ -241,7 +244,7 @@ def test_database_url_of_the_user_starts_no_postgres(place: DataDir, tmp_path: P
     assert "postgres" in planned(place)
 
 
-def test_stop_signal_ends_it_while_clients_are_connected(place: DataDir) -> None:
+def test_stop_signal_ends_the_server_while_clients_are_connected(place: DataDir) -> None:
     with running(place) as database:
         client = psycopg.connect(database.url)
     with pytest.raises(psycopg.OperationalError):

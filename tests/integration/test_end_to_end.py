@@ -1,4 +1,4 @@
-"""The whole system as services meet it: real processes, a real broker, both databases, the client and plain Celery."""
+"""The whole system as services use it: real processes, a real broker, the client and plain Celery."""
 
 from __future__ import annotations
 
@@ -42,12 +42,13 @@ SETTINGS: dict[str, Any] = {
     },
     "orgs": {"narrow": {"cap": 1}, "bound": {"values": {"region": "north"}}},
 }
-# For calls that somebody else has to end: long enough for a busy machine, short enough to see a lost wake-up.
+# For calls that another caller must end: long enough for a busy machine, short enough to detect a
+# lost wake-up.
 SOON_S = 20
 
 
 class EventListener:
-    """Everything that Celery's events tell, as Flower would hear it."""
+    """All events of Celery, as Flower receives them."""
 
     def __init__(self, app: Celery) -> None:
         self.heard: list[dict[str, Any]] = []
@@ -56,7 +57,9 @@ class EventListener:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:
-        """Listen: workers say every two seconds that they live, so what is said after the first event is heard as well."""
+        """Listen. Workers send a heartbeat every two seconds, so all events after the first one are
+        received.
+        """
         self._thread.start()
         eventually(lambda: self.heard, within_s=SOON_S)
         return self
@@ -104,7 +107,7 @@ def service(system: System) -> Iterator[Service]:
 
 @contextmanager
 def no_pass_runs(system: System) -> Iterator[None]:
-    """What happens in here happens by its event, not by a pass that comes round."""
+    """What happens in this block is caused by its event, not by a pass."""
     for paused in (True, False):
         with system.store.write() as tx:
             for name in PASSES:
@@ -125,7 +128,7 @@ def states_of(system: System, worker_id: str) -> str:
         )
 
 
-def test_a_worker_is_acquired_used_released_and_the_same_one_comes_back(system: System, pool: Pool) -> None:
+def test_a_released_worker_is_granted_again_to_its_org(system: System, pool: Pool) -> None:
     with pool.acquire("acme", wait_s=SOON_S) as first:
         status, echo = call(first, "POST", "/echo", first.auth, "hello")
         assert (status, echo["body"], echo["worker"]) == (200, "hello", first.worker_id)
@@ -144,7 +147,7 @@ def test_a_worker_is_acquired_used_released_and_the_same_one_comes_back(system: 
         assert other.worker_id != first.worker_id
 
 
-def test_the_asyncio_twin_does_the_same(system: System) -> None:
+def test_the_asyncio_client_does_the_same(system: System) -> None:
     async def use() -> tuple[str, str, int]:
         async with AsyncPool(system.redis.url) as pool:
             async with pool.acquire("twin", wait_s=SOON_S) as first:
@@ -158,7 +161,7 @@ def test_the_asyncio_twin_does_the_same(system: System) -> None:
     assert system.live_claims(org="twin") == []
 
 
-def test_plain_celery_is_enough(system: System, service: Service) -> None:
+def test_a_plain_celery_app_is_served(system: System, service: Service) -> None:
     granted = service.granted("plain", request_id="one", lease_s=30)
     assert set(granted) == {
         "outcome", "claim_id", "worker_id", "epoch", "pod", "endpoint", "token", "lease_expires_at", "source",
@@ -200,7 +203,7 @@ def test_a_waiter_is_answered_by_the_release_itself(system: System, pool: Pool) 
         served.release()
 
 
-def test_a_wait_that_is_over_is_answered_in_time_and_by_no_pass(system: System, pool: Pool) -> None:
+def test_a_wait_that_times_out_is_answered_in_time_without_a_pass(system: System, pool: Pool) -> None:
     with pool.acquire("narrow", wait_s=SOON_S), no_pass_runs(system):
         with pytest.raises(Refused) as refused:
             pool.acquire("narrow", wait_s=1)
@@ -226,7 +229,7 @@ def test_a_waiting_request_that_was_sent_under_two_task_ids_answers_both(
     service.call("release", claim_id=first["claim_id"])
 
 
-def test_a_cancelled_waiter_is_told_and_is_not_served(system: System, service: Service) -> None:
+def test_a_cancelled_waiter_is_answered_and_not_served(system: System, service: Service) -> None:
     held = service.granted("narrow")
     waiting = service.send("acquire", org="narrow", request_id="leaves", wait_s=60)
     eventually(lambda: waiters(system, "narrow") == 1)
@@ -283,7 +286,7 @@ def test_an_unknown_profile_is_refused_by_its_name(service: Service) -> None:
     assert "nowhere" in answer["detail"]
 
 
-def test_messages_that_are_no_task_of_ours_harm_nobody(system: System, service: Service) -> None:
+def test_unknown_messages_affect_no_other_caller(system: System, service: Service) -> None:
     pid = system["acquire"].pid
     service.send("nothing")
     service.app.send_task("pool.acquire", kwargs={"org": "pickled"}, queue="acquire", serializer="pickle")
@@ -316,7 +319,7 @@ def test_messages_that_are_no_task_of_ours_harm_nobody(system: System, service: 
         assert not tx.execute(select(schema.requests).where(schema.requests.c.org == "pickled")).all()
 
 
-def test_delay_and_expiry_of_celery_are_kept(system: System, service: Service) -> None:
+def test_eta_and_expires_of_celery_are_respected(system: System, service: Service) -> None:
     task = service.app.signature("pool.acquire", kwargs={"org": "unusual", "wait_s": SOON_S}, queue="acquire")
     sent = [
         task.apply_async(countdown=0.2),
@@ -335,14 +338,14 @@ def test_delay_and_expiry_of_celery_are_kept(system: System, service: Service) -
         assert service.call("release", claim_id=answer["claim_id"]) == {"outcome": "released"}
 
 
-def test_workers_neither_greet_nor_gossip(system: System) -> None:
-    """Celery passes over options that it does not know, so they are looked for in what it does."""
+def test_workers_run_without_mingle_and_gossip(system: System) -> None:
+    """Celery ignores unknown options, so this checks their effect."""
     assert "mingle: " not in system["acquire"].log()
     with redis.Redis.from_url(system.redis.url) as raw:
         assert not raw.keys("_kombu.binding.celeryev*")
 
 
-def test_an_answer_that_can_not_be_written_harms_nobody_else(system: System, service: Service) -> None:
+def test_an_answer_that_cannot_be_written_affects_no_other_caller(system: System, service: Service) -> None:
     message = Message(
         task="pool.acquire",
         kwargs={"org": "spoilt"},
@@ -350,7 +353,7 @@ def test_an_answer_that_can_not_be_written_harms_nobody_else(system: System, ser
         origin="test",
         reply_to="warmpool.reply.x",
     )
-    system.wait_idle(2)  # it does not wait, and who is refused holds nothing
+    system.wait_idle(2)  # it does not wait, and a refused caller holds nothing
     with redis.Redis.from_url(system.redis.url) as raw:
         raw.set("warmpool.reply.x", "no list")
         raw.lpush("acquire", message.encoded("tag"))
@@ -431,13 +434,15 @@ def replies_of(system: System, org: str, request_id: str) -> int:
 
 
 def envelope() -> dict[str, Any]:
-    """A good message, to be spoilt. Its tag is its own: who acknowledges one has not acknowledged another."""
+    """A valid message, to be corrupted. It has its own delivery tag: to acknowledge one does not
+    acknowledge another.
+    """
     message = Message(task="pool.acquire", kwargs={"org": "acme"}, task_id="t-1", origin="test")
     return dict(json.loads(message.encoded(f"tag-{uuid4()}")))
 
 
 def test_raising_an_orgs_cap_serves_its_waiters_by_the_event(system: System, service: Service) -> None:
-    """Without beat, so that no pass comes round."""
+    """Without beat, so that no pass runs."""
     system.command("org", "set", "raised", "--cap", "1")
     with system["beat"].frozen():
         first = service.granted("raised", ttl_s=0)

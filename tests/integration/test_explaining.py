@@ -1,4 +1,4 @@
-"""`explain` tells the true cause of a worker's end in one sentence, and why a request waits; on both databases."""
+"""`explain` returns the true cause of a worker's end in one sentence, and why a request waits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def drained(world: World, *ids: str) -> operating.Drained:
     return operating.drain(world.deps, [WorkerId(i) for i in ids], ALICE)
 
 
-def test_a_worker_lost_in_use_names_what_happened_and_whose_it_was(world: World) -> None:
+def test_a_worker_lost_in_use_is_explained_with_its_cause_and_its_holder(world: World) -> None:
     world.warm(1)
     got = world.granted("acme")
     world.driver.take_away(got.worker_id)
@@ -39,14 +39,14 @@ def test_a_worker_lost_in_use_names_what_happened_and_whose_it_was(world: World)
     assert told == f"It was lost: its pod is gone while acme used it (claim {got.claim_id})."
 
 
-def test_a_worker_lost_while_idle_is_told_without_a_holder(world: World) -> None:
+def test_a_worker_lost_while_idle_is_explained_without_a_holder(world: World) -> None:
     [idle] = world.warm(1)
     world.driver.take_away(idle)
     world.observe()
     assert cause(world, idle) == "It was lost: its pod is gone."
 
 
-def test_a_reaped_worker_was_parked_past_its_time(world: World) -> None:
+def test_a_reaped_worker_is_explained_by_its_ttl(world: World) -> None:
     world.warm(1)
     got = world.granted("acme", ttl_s=10)
     world.release(got.claim_id)
@@ -58,7 +58,7 @@ def test_a_reaped_worker_was_parked_past_its_time(world: World) -> None:
     assert cause(world, got.worker_id) == "It was reaped: parked for acme longer than its TTL."
 
 
-def test_surplus_is_told_as_surplus(world: World) -> None:
+def test_a_surplus_worker_is_explained_as_surplus(world: World) -> None:
     world.profile(warm_target=1)
     first, *_ = world.warm(2)
     world.pass_time(301)
@@ -66,7 +66,7 @@ def test_surplus_is_told_as_surplus(world: World) -> None:
     assert cause(world, first) == "It was reaped: surplus: more than 1 workers were idle for 300 s."
 
 
-def test_a_worker_drained_by_hand_names_the_hand_and_its_reason(world: World) -> None:
+def test_a_worker_drained_by_an_operator_names_the_operator_and_the_reason(world: World) -> None:
     [idle] = world.warm(1)
     assert drained(world, idle).drained == [idle]
     world.settle()
@@ -74,7 +74,7 @@ def test_a_worker_drained_by_hand_names_the_hand_and_its_reason(world: World) ->
     assert cause(world, idle) == "It was drained by alice (cli): node goes away."
 
 
-def test_a_worker_drained_in_use_left_because_of_that_and_not_because_it_was_released(world: World) -> None:
+def test_a_worker_drained_in_use_is_explained_by_the_drain_and_not_by_its_release(world: World) -> None:
     world.warm(1)
     got = world.granted("acme")
     assert drained(world, got.worker_id).leaving == [got.worker_id]
@@ -87,7 +87,7 @@ def test_a_worker_drained_in_use_left_because_of_that_and_not_because_it_was_rel
     )
 
 
-def test_a_terminating_pod_in_use_is_the_cause_although_its_holder_released_it(world: World) -> None:
+def test_a_terminating_pod_in_use_is_the_cause_and_not_the_release(world: World) -> None:
     world.warm(1)
     got = world.granted("acme")
     world.driver.change(got.worker_id, terminating=True)
@@ -99,7 +99,7 @@ def test_a_terminating_pod_in_use_is_the_cause_although_its_holder_released_it(w
     )
 
 
-def test_a_tainted_worker_was_given_back_as_tainted(world: World) -> None:
+def test_a_tainted_worker_is_explained_by_its_release(world: World) -> None:
     world.warm(1)
     got = world.granted("acme")
     world.release(got.claim_id, "tainted")
@@ -107,7 +107,7 @@ def test_a_tainted_worker_was_given_back_as_tainted(world: World) -> None:
     assert cause(world, got.worker_id) == "Acme released it as tainted, so it is not used again."
 
 
-def test_an_expired_lease_is_told_with_its_claim(world: World) -> None:
+def test_an_expired_lease_is_explained_with_its_claim(world: World) -> None:
     world.warm(1)
     got = world.granted("acme", lease_s=5)
     world.canary()
@@ -118,7 +118,7 @@ def test_an_expired_lease_is_told_with_its_claim(world: World) -> None:
     assert f"expired without a renewal (claim {got.claim_id})" in cause(world, got.worker_id)
 
 
-def test_a_worker_retired_by_hand_in_use_names_the_hand(world: World) -> None:
+def test_a_worker_retired_by_an_operator_in_use_names_the_operator(world: World) -> None:
     world.warm(1)
     got = world.granted("acme")
     operating.retire(world.deps, WorkerId(got.worker_id), ALICE)
@@ -126,7 +126,7 @@ def test_a_worker_retired_by_hand_in_use_names_the_hand(world: World) -> None:
     assert cause(world, got.worker_id) == "The claim of acme on it was ended by alice (cli): node goes away."
 
 
-def test_an_orphans_pod_is_told_though_the_table_never_knew_it(world: World) -> None:
+def test_an_orphaned_pod_without_a_row_is_explained(world: World) -> None:
     stray = PodSpec(name="w-stray", profile="default", revision="rev", image="image", command=(), env={},
                     cpu_millicores=1, memory_mib=1, port=1, grace_s=0, secret="s")  # fmt: skip
     world.warm(1)
@@ -140,7 +140,7 @@ def test_an_orphans_pod_is_told_though_the_table_never_knew_it(world: World) -> 
     assert "it was never claimed" in told
 
 
-def test_a_row_whose_pod_the_sweep_found_absent_is_lost_to_that(world: World) -> None:
+def test_a_row_whose_pod_was_absent_in_a_sweep_is_explained_by_it(world: World) -> None:
     [idle, _] = world.warm(2)
     world.driver.take_away(idle)
     world.driver.drain_events()
@@ -149,7 +149,7 @@ def test_a_row_whose_pod_the_sweep_found_absent_is_lost_to_that(world: World) ->
     assert cause(world, idle) == "It was lost: its pod is gone."
 
 
-def test_a_spawn_that_failed_says_why(world: World) -> None:
+def test_a_failed_spawn_is_explained_with_its_cause(world: World) -> None:
     world.profile(warm_target=1)
     world.refill()
     [slot] = world.workers(State.SPAWNING)
@@ -160,7 +160,7 @@ def test_a_spawn_that_failed_says_why(world: World) -> None:
     assert "no such image" in told
 
 
-def test_the_whole_life_is_in_sentences_and_a_short_name_is_enough(world: World) -> None:
+def test_the_whole_history_is_listed_and_a_prefix_of_the_id_is_enough(world: World) -> None:
     world.warm(1)
     got = world.granted("acme")
     world.release(got.claim_id)
@@ -178,7 +178,7 @@ def test_the_whole_life_is_in_sentences_and_a_short_name_is_enough(world: World)
         reporting.explain_worker(world.store, world.deps.settings, "w-none")
 
 
-def test_whether_it_is_claimable_says_by_whom_or_why_not(world: World) -> None:
+def test_explain_shows_which_orgs_can_claim_a_worker_or_why_none_can(world: World) -> None:
     [idle] = world.warm(1)
 
     def claimable(worker_id: str) -> tuple[bool, str]:
@@ -194,7 +194,7 @@ def test_whether_it_is_claimable_says_by_whom_or_why_not(world: World) -> None:
     assert claimable(idle) == (False, f"acme is using it (claim {got.claim_id})")
 
 
-def test_why_a_request_waits(world: World) -> None:
+def test_explain_shows_why_a_request_waits(world: World) -> None:
     world.profile(warm_target=0)
     world.run_pass("reconcile_warm")
     world.org("acme", cap=1)
@@ -221,7 +221,7 @@ def test_why_a_request_waits(world: World) -> None:
     assert "ImagePullBackOff" in why_request(world, "third", org="bolt")
 
 
-def test_a_name_that_means_several_names_them(world: World) -> None:
+def test_an_ambiguous_name_lists_its_matches(world: World) -> None:
     first, second = world.warm(2)
     with pytest.raises(NotFound, match=f"'w-0' matches several workers: {first}, {second}"):
         reporting.explain_worker(world.store, world.deps.settings, "w-0")
@@ -254,7 +254,7 @@ def test_a_pool_at_its_cap_is_the_reason_to_wait(world: World) -> None:
     )
 
 
-def test_a_drain_of_an_org_a_node_or_a_profile_means_its_live_workers(world: World) -> None:
+def test_a_drain_of_an_org_a_node_or_a_profile_covers_its_live_workers(world: World) -> None:
     world.profile("other", warm_target=1)
     world.warm(1)
     [other] = world.warm(1, "other")
@@ -263,10 +263,10 @@ def test_a_drain_of_an_org_a_node_or_a_profile_means_its_live_workers(world: Wor
     assert [w.id for w in operating.chosen(world.store, "profile", "other")] == [other]
     node = world.worker(other).node or ""
     assert {w.id for w in operating.chosen(world.store, "node", node)} >= {other} if node else True
-    assert operating.chosen(world.store, "org", "nobody") == []
+    assert operating.chosen(world.store, "org", "unknown") == []
 
 
-def test_what_operators_do_is_on_record_with_who_and_why(world: World) -> None:
+def test_actions_of_operators_are_recorded_with_actor_and_reason(world: World) -> None:
     operating.set_pass_paused(world.store, "reap", paused=True, operator=ALICE)
     operating.set_warm(world.store, ProfileName("default"), 7, ALICE)
     operating.set_org(world.store, OrgId("acme"), OrgDefaults(), {"cap": 2}, ALICE)
@@ -278,7 +278,7 @@ def test_what_operators_do_is_on_record_with_who_and_why(world: World) -> None:
     ]
 
 
-def test_a_warm_target_set_by_hand_rules_and_can_be_given_back(world: World) -> None:
+def test_a_warm_target_set_by_an_operator_applies_until_it_is_reset(world: World) -> None:
     world.profile(warm_target=1)
     operating.set_warm(world.store, ProfileName("default"), 3, ALICE)
     world.run_pass("reconcile_warm")
@@ -296,8 +296,8 @@ def test_a_warm_target_set_by_hand_rules_and_can_be_given_back(world: World) -> 
     assert len(world.workers(State.IDLE)) == 1
 
 
-def test_words_in_an_operators_reason_do_not_change_the_cause(world: World) -> None:
-    """A detail may begin or read like a reason of the pool's own."""
+def test_text_of_an_operators_reason_does_not_change_the_cause(world: World) -> None:
+    """A detail may begin or read like a reason of the pool."""
     [idle] = world.warm(1)
     told = "surplus: its node was evicted; leaving: parked past its time"
     operating.drain(world.deps, [WorkerId(idle)], Operator(name="bob", way="cli", why=told))
@@ -310,7 +310,7 @@ def test_worker_retired_by_an_operator_without_a_holder_names_the_operator(world
     assert cause(world, idle) == "It was retired by alice (cli): node goes away."
 
 
-def test_worker_given_back_during_a_rollout_went_because_of_the_rollout(world: World) -> None:
+def test_worker_released_during_a_rollout_is_explained_by_the_rollout(world: World) -> None:
     world.configure(rollout_step_percent=100, rollout_ready_s=0)
     world.profile(warm_target=1)
     world.warm(2)

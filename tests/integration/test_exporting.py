@@ -1,4 +1,6 @@
-"""The exporter tells what the table says at the moment it is asked, from either database, and costs the same after every restart."""
+"""The exporter returns the table's state at the time of the scrape, and costs the same after every
+restart.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,7 @@ def own_page(world: World) -> ScrapedPage:
     return ScrapedPage(generate_latest(world.deps.metrics.registry))
 
 
-def test_every_metric_of_the_table_is_there_from_the_start_with_zeros_for_every_state(world: World) -> None:
+def test_every_declared_metric_exists_from_the_start_with_zeros_for_every_state(world: World) -> None:
     page = page_of(world)
     told = {m.name for m in CATALOG.values() if m.origin is Origin.TABLE}
     may_be_absent = {"pass_holder", "org_in_use", "org_cap"}
@@ -82,7 +84,7 @@ def test_every_metric_of_the_table_is_there_from_the_start_with_zeros_for_every_
     )
 
 
-def test_nothing_is_told_that_is_not_declared(world: World) -> None:
+def test_only_declared_metrics_are_exported(world: World) -> None:
     world.warm(1)
     world.granted()
     for page in (page_of(world), own_page(world)):
@@ -90,7 +92,7 @@ def test_nothing_is_told_that_is_not_declared(world: World) -> None:
         assert ours <= {series for m in CATALOG.values() for series in m.series}
 
 
-def test_workers_are_counted_by_state_as_the_table_has_them(world: World) -> None:
+def test_workers_are_counted_by_state_as_in_the_table(world: World) -> None:
     world.warm(3)
     world.granted("acme")
     given = world.granted("bolt")
@@ -106,7 +108,7 @@ def test_workers_are_counted_by_state_as_the_table_has_them(world: World) -> Non
     assert page.value("org_in_use", org="acme") == 1
 
 
-def test_who_waits_and_for_how_long_is_told(world: World) -> None:
+def test_waiters_and_their_longest_wait_are_exported(world: World) -> None:
     world.waits(wait_s=300)
     world.pass_time(40)
     world.waits(wait_s=300)
@@ -121,7 +123,7 @@ def test_who_waits_and_for_how_long_is_told(world: World) -> None:
     assert page.value("waiting_oldest_seconds", profile="default") == 0
 
 
-# A worker of two vCPUs and 512 MiB: what is spent is twice its seconds in one unit, half of them in the other.
+# A worker of two vCPUs and 512 MiB: twice its seconds in one unit, half of them in the other.
 SIZE: dict[str, Any] = {"cpu_millicores": 2000, "memory_mib": 512}
 
 
@@ -130,7 +132,7 @@ def spent(page: ScrapedPage, reason: str) -> tuple[float, float]:
     return page.value("idle_vcpu_seconds_total", **labels), page.value("idle_gib_seconds_total", **labels)
 
 
-def test_what_idling_costs_is_exact_to_the_second_and_told_by_its_reason(world: World) -> None:
+def test_idle_seconds_are_exact_and_labelled_with_their_reason(world: World) -> None:
     world.profile(**SIZE, hot_idle_ttl_s=100)
     world.warm(1)
     world.pass_time(1000)
@@ -143,7 +145,7 @@ def test_what_idling_costs_is_exact_to_the_second_and_told_by_its_reason(world: 
     assert spent(page_of(world), "warm") == pytest.approx((2000, 500), abs=20)
 
     world.release(given.claim_id)
-    world.pass_time(300)  # a hundred of them as it was asked to be, two hundred longer than that
+    world.pass_time(300)  # a hundred of them as configured, two hundred longer than that
     page = page_of(world)
     assert spent(page, "parked") == pytest.approx((200, 50), abs=20)
     assert spent(page, "overdue") == pytest.approx((400, 100), abs=20)
@@ -160,7 +162,7 @@ def test_what_idling_costs_is_exact_to_the_second_and_told_by_its_reason(world: 
     assert spent(page, "leaving") == pytest.approx((40, 10), abs=20)
 
 
-def test_what_idling_costs_never_goes_back_whatever_a_worker_does(world: World) -> None:
+def test_idle_seconds_never_decrease(world: World) -> None:
     world.profile(**SIZE, hot_idle_ttl_s=30)
     before = dict.fromkeys(IdleReason, 0.0)
 
@@ -192,7 +194,7 @@ def test_what_idling_costs_never_goes_back_whatever_a_worker_does(world: World) 
     grew()
 
 
-def test_a_parked_worker_past_its_time_is_overdue_and_what_a_floor_keeps_is_not(world: World) -> None:
+def test_a_parked_worker_past_its_ttl_is_overdue_unless_a_floor_keeps_it(world: World) -> None:
     world.profile(hot_idle_ttl_s=10)
     world.org("keeper", hot_idle_floor=2)
     world.warm(4)
@@ -241,7 +243,7 @@ def test_a_pass_shows_its_age_and_that_it_has_never_succeeded(world: World) -> N
     assert page_of(world).value("pass_paused", **{"pass": "reap"}) == 1
 
 
-def test_what_the_guard_sees_and_can_not_mend_is_told(world: World) -> None:
+def test_mismatches_that_the_guard_cannot_repair_are_exported(world: World) -> None:
     world.warm(2)
     busy = world.granted()
     world.broker.sent.clear()  # the stamp of the claim's own event got lost
@@ -257,7 +259,9 @@ def test_what_the_guard_sees_and_can_not_mend_is_told(world: World) -> None:
     assert world.driver.pods[busy.worker_id].protected
 
 
-def test_what_a_failing_guard_saw_is_told_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mismatches_seen_by_a_failed_guard_are_exported(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.warm(1)
     world.granted()
     world.broker.sent.clear()
@@ -273,7 +277,7 @@ def test_what_a_failing_guard_saw_is_told_too(world: World, monkeypatch: pytest.
     assert page.value("pass_failures_in_a_row", **{"pass": "guard_disruption"}) == 1
 
 
-def test_orphans_and_rows_without_pods_are_told(world: World) -> None:
+def test_orphans_and_rows_without_pods_are_exported(world: World) -> None:
     lost, _ = world.warm(2)
     world.driver.take_away(lost)
     world.driver.drain_events()
@@ -289,9 +293,7 @@ def test_orphans_and_rows_without_pods_are_told(world: World) -> None:
     assert page_of(world).value("orphans") == 1
 
 
-def test_the_orgs_that_are_named_are_those_nearest_to_their_caps(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_orgs_closest_to_their_caps_become_labels(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pool.ops.reading.TOP_ORGS", 2)
     world.org("tight", cap=2)
     world.org("roomy", cap=100)
@@ -304,7 +306,7 @@ def test_the_orgs_that_are_named_are_those_nearest_to_their_caps(
     assert ("warmpool_org_in_use", frozenset({("org", "free")})) not in page.samples
 
 
-def test_an_open_breaker_shows(world: World) -> None:
+def test_an_open_breaker_is_exported(world: World) -> None:
     world.driver.refuses_to_create = "quota"
     for _ in range(3):
         world.run_pass("reconcile_warm")
@@ -324,11 +326,11 @@ def test_only_a_few_orgs_become_labels(world: World) -> None:
     page = page_of(world)
     named = {dict(labels)["org"] for name, labels in page.samples if name == "warmpool_org_in_use"}
     assert len(named) == TOP_ORGS
-    assert "full" in named  # the nearest to its cap, though it holds no more than others
+    assert "full" in named  # the closest to its cap, although it holds no more than others
     assert page.value("orgs") == TOP_ORGS + 5
 
 
-def test_a_database_that_can_not_be_read_leaves_no_old_numbers(
+def test_an_unreadable_database_leaves_no_old_values(
     world: World, monkeypatch: pytest.MonkeyPatch, no_memory: None
 ) -> None:
     made = Exporter(world.store, world.deps.settings, clock=SystemClock(), look=one_waits)
@@ -344,7 +346,7 @@ def test_a_database_that_can_not_be_read_leaves_no_old_numbers(
     assert page.value("queue_length", queue="acquire") == 1
 
 
-def test_a_broker_that_can_not_be_asked_leaves_no_old_numbers(world: World) -> None:
+def test_an_unreachable_broker_leaves_no_old_values(world: World) -> None:
     def away() -> dict[str, int]:
         raise Transient("redis is away")
 
@@ -354,7 +356,7 @@ def test_a_broker_that_can_not_be_asked_leaves_no_old_numbers(world: World) -> N
     assert page.has("workers")
 
 
-def test_queues_are_as_long_as_redis_says() -> None:
+def test_queue_lengths_are_those_of_redis() -> None:
     with RedisServer() as server, Redis.from_url(server.url) as redis:
         redis.rpush("fleet", "a", "b")
         queues = Queues(redis)
@@ -379,14 +381,14 @@ def test_an_emptied_broker_is_counted_and_its_first_use_is_not(world: World) -> 
 
 
 def after_a_run(world: World) -> tuple[float, bool]:
-    """How often Redis was found emptied, as Prometheus is told, and whether `status` says so now."""
+    """Return how often Redis was found empty, as exported, and whether `status` reports it now."""
     world.pass_time(10)
     assert run_once(world.deps, PASSES["reap"])["outcome"] == "ok"
     worries = {w["id"] for w in reporting.status(world.store, world.deps.settings)["worries"]}
     return page_of(world).value("broker_emptied_total"), "broker_emptied" in worries
 
 
-def test_a_page_that_took_long_to_read_is_kept_for_longer(world: World) -> None:
+def test_a_page_that_was_slow_to_build_is_cached_for_longer(world: World) -> None:
     class Hand(SystemClock):
         now = 0.0
 
@@ -407,7 +409,7 @@ def test_a_page_that_took_long_to_read_is_kept_for_longer(world: World) -> None:
     assert looks == [0.0, 13.0]
 
 
-def test_many_who_ask_at_once_read_the_table_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_scrapes_read_the_table_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[int] = []
 
     def read(*_: object) -> list[Any]:
@@ -421,8 +423,8 @@ def test_many_who_ask_at_once_read_the_table_once(world: World, monkeypatch: pyt
     assert len(reads) == 1
 
 
-def test_what_is_over_is_never_read(store: Store) -> None:
-    """Among many ended workers the few live ones are found by their indexes."""
+def test_ended_rows_are_never_read(store: Store) -> None:
+    """The few live workers are found by their indexes among many ended ones."""
     columns = "id, profile, image, revision, cpu_millicores, memory_mib, grace_s, moved_by, moved_reason, created_at, state_since"
     with store.write() as tx:
         tx.execute(text("SET LOCAL session_replication_role = replica"))
@@ -454,7 +456,7 @@ def test_what_is_over_is_never_read(store: Store) -> None:
         assert "Seq Scan on workers" not in plan, plan
 
 
-# What a process counts of itself.
+# Metrics that a process counts itself.
 
 
 def test_an_acquire_is_counted_once_by_its_outcome(world: World) -> None:
@@ -474,7 +476,7 @@ def test_an_acquire_is_counted_once_by_its_outcome(world: World) -> None:
     assert page.value("claims_ended_total", why="released") == 1
 
 
-def test_a_wait_is_a_miss_and_its_whole_time_counts(world: World) -> None:
+def test_a_waiting_acquire_is_a_miss_and_its_whole_time_is_observed(world: World) -> None:
     world.waits(wait_s=600)
     world.pass_time(100)
     world.warm(1)
@@ -487,7 +489,7 @@ def test_a_wait_is_a_miss_and_its_whole_time_counts(world: World) -> None:
     assert page.value("spawn_seconds_count", profile="default") == 1
 
 
-def test_a_profile_that_nobody_configured_is_no_label(world: World) -> None:
+def test_an_unknown_profile_becomes_no_label(world: World) -> None:
     from dataclasses import replace
 
     from pool.metrics import Metrics
@@ -518,6 +520,6 @@ def test_moves_by_passes_and_releases_are_counted_by_reason(world: World) -> Non
     assert reasons == {"ready", "claimed", "released", "tainted", "hot_idle_ttl", "pod_deleted", "unhealthy"}
 
 
-def test_counters_of_processes_are_counters_and_nothing_else() -> None:
+def test_metric_names_have_no_generated_suffix_and_histograms_have_buckets() -> None:
     assert {m.name for m in CATALOG.values() if m.name.endswith(("_total", "_count", "_sum"))} == set()
     assert all(m.buckets for m in CATALOG.values() if m.kind is MetricKind.HISTOGRAM)

@@ -1,4 +1,6 @@
-"""Spawning, activating, stamping, retiring, observing: one worker at a time, delivered twice, late or not at all."""
+"""Spawning, activating, stamping, retiring, observing: one worker at a time, with messages
+delivered twice, late or not at all.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ from tests.support.world import World
 
 
 class ScriptedWorkerApi:
-    """Answers activations as the test says."""
+    """Answers activations as the test decides."""
 
     def __init__(self, *outcomes: Exception | None) -> None:
         self.outcomes = list(outcomes)
@@ -61,7 +63,7 @@ def _activating(world: World, *outcomes: Exception | None, **profile: Any) -> Sc
     return api
 
 
-def test_a_spawn_delivered_twice_makes_one_pod(world: World) -> None:
+def test_a_spawn_delivered_twice_creates_one_pod(world: World) -> None:
     worker = _slot(world)
     assert spawning.spawn(world.deps, worker) is Outcome.MOVED
     assert spawning.spawn(world.deps, worker) is Outcome.MOVED
@@ -86,7 +88,7 @@ def test_a_spawn_that_fails_frees_its_slot_at_once(world: World) -> None:
     assert world.broker.answers_for(task)[0]["outcome"] == "granted"
 
 
-def test_a_spawn_whose_slot_was_given_up_meanwhile_leaves_no_pod(world: World) -> None:
+def test_a_spawn_whose_slot_was_drained_meanwhile_leaves_no_pod(world: World) -> None:
     worker = _slot(world)
     slot = world.worker(worker)
     create = world.driver.create
@@ -102,7 +104,7 @@ def test_a_spawn_whose_slot_was_given_up_meanwhile_leaves_no_pod(world: World) -
     assert world.state_of(worker) is State.RETIRED
 
 
-def test_a_requester_that_leaves_while_a_worker_spawns_costs_nothing(world: World) -> None:
+def test_a_caller_that_leaves_while_a_worker_spawns_costs_nothing(world: World) -> None:
     world.profile(warm_target=0)
     world.acquire("acme", request_id="r", wait_s=30)
     world.refill()
@@ -115,7 +117,7 @@ def test_a_requester_that_leaves_while_a_worker_spawns_costs_nothing(world: Worl
     assert world.granted("bolt").worker_id == pod
 
 
-def test_a_pod_of_another_image_is_never_handed_out(world: World) -> None:
+def test_a_worker_of_another_image_is_never_granted(world: World) -> None:
     worker = _slot(world)
     spawning.spawn(world.deps, worker)
     world.driver.change(worker, image="something/else")
@@ -126,7 +128,7 @@ def test_a_pod_of_another_image_is_never_handed_out(world: World) -> None:
     assert world.driver.pods == {}
 
 
-def test_activation_makes_the_worker_hot_before_anybody_is_answered(world: World) -> None:
+def test_activation_makes_the_worker_hot_before_the_request_is_answered(world: World) -> None:
     api = _activating(world, activation_payload={"org": "{org}", "tier": "{values.tier}"})
     world.org("acme", values={"tier": "gold"})
     (worker,) = world.warm(1)
@@ -168,7 +170,7 @@ def test_a_failed_activation_retires_the_worker_and_tries_another(world: World) 
     assert world.state_of(first) is State.RETIRED
 
 
-def test_an_activation_that_keeps_failing_is_answered_after_its_tries(world: World) -> None:
+def test_a_request_whose_activations_keep_failing_is_refused_after_its_tries(world: World) -> None:
     _activating(world, *[Transient("no answer")] * 5)
     world.warm(5)
     world.acquire("acme", task_id="t")
@@ -179,7 +181,7 @@ def test_an_activation_that_keeps_failing_is_answered_after_its_tries(world: Wor
     assert len(world.workers(State.IDLE)) == 2
 
 
-def test_a_requester_that_leaves_while_its_worker_activates_costs_nothing(world: World) -> None:
+def test_a_caller_that_leaves_while_its_worker_activates_costs_nothing(world: World) -> None:
     _activating(world)
     (worker,) = world.warm(1)
     world.acquire("acme", task_id="t", request_id="r", wait_s=30)
@@ -201,8 +203,8 @@ def test_a_worker_abandoned_in_activation_goes_to_the_orgs_next_waiter(world: Wo
     assert world.broker.answers_for("next")[0]["worker_id"] == worker
 
 
-def test_a_claim_released_before_it_is_hot_whose_activation_dies_gets_no_other_worker(world: World) -> None:
-    """Nobody would hold it: it would live to its lease, and its worker with it."""
+def test_a_claim_released_before_it_is_hot_gets_no_other_worker_if_its_activation_fails(world: World) -> None:
+    """It would have no holder: it would live until its lease ends, and its worker with it."""
     _activating(world)
     world.warm(2)
     world.acquire("acme", task_id="gone", wait_s=30)
@@ -250,8 +252,8 @@ def test_a_late_activation_of_an_ended_claim_does_nothing(world: World) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"epoch": 0}, {"epoch": 9}, {"claim_id": "another"}], ids=str)
-def test_an_activation_of_another_holder_touches_nothing(world: World, wrong: dict[str, Any]) -> None:
-    """Whoever comes late, or with a claim that was never this worker's, while it is reserved for somebody."""
+def test_an_activation_of_another_holder_changes_nothing(world: World, wrong: dict[str, Any]) -> None:
+    """A late caller, or one with a claim that was never this worker's, while it is reserved."""
     api = _activating(world)
     (worker,) = world.warm(1)
     world.acquire("acme", task_id="t")
@@ -273,7 +275,7 @@ def test_an_activation_that_is_alive_is_not_taken_over(world: World) -> None:
     assert activating._enter(world.deps, held) is not None
 
 
-def test_a_stamp_says_what_the_row_says_and_then_writes_nothing(world: World) -> None:
+def test_a_stamp_copies_the_row_and_writes_nothing_the_second_time(world: World) -> None:
     (worker,) = world.warm(1)
     granted = world.granted("acme")
     world.deliver("pool.stamp")
@@ -302,8 +304,8 @@ def test_a_pod_never_carries_two_orgs_stamps(world: World) -> None:
     assert world.driver.pods[worker].annotations[NOTE_ORG] == "acme"
 
 
-def test_a_pod_that_knows_a_later_holder_is_given_to_nobody_and_left_alone(world: World) -> None:
-    """The database was put back to an earlier day: an observer that starts on it notices by itself."""
+def test_a_pod_stamped_with_a_later_epoch_is_never_granted_and_left_alone(world: World) -> None:
+    """The database was restored to an earlier state: an observer that starts on it detects it."""
     (worker,) = world.warm(1)
     pod = replace(
         world.driver.pods[worker],
@@ -316,7 +318,7 @@ def test_a_pod_that_knows_a_later_holder_is_given_to_nobody_and_left_alone(world
     assert world.driver.pods == {worker: pod}
 
 
-def test_a_holder_is_told_that_its_pod_is_terminating_and_keeps_it(world: World) -> None:
+def test_a_renewal_reports_a_terminating_pod_and_keeps_the_claim(world: World) -> None:
     (worker,) = world.warm(1)
     granted = world.granted("acme")
     world.driver.change(worker, terminating=True)
@@ -329,7 +331,7 @@ def test_a_holder_is_told_that_its_pod_is_terminating_and_keeps_it(world: World)
     assert world.state_of(worker) is State.DRAINING
 
 
-def test_on_a_node_that_is_taken_away_idle_workers_leave_at_once_and_busy_ones_are_never_parked_again(
+def test_on_a_node_that_leaves_idle_workers_drain_and_busy_ones_are_never_parked(
     world: World,
 ) -> None:
     world.warm(2)
@@ -345,7 +347,7 @@ def test_on_a_node_that_is_taken_away_idle_workers_leave_at_once_and_busy_ones_a
     assert world.state_of(granted.worker_id) is State.DRAINING
 
 
-def test_an_idle_pod_that_terminates_leaves_at_once(world: World) -> None:
+def test_an_idle_worker_whose_pod_terminates_drains_at_once(world: World) -> None:
     (worker,) = world.warm(1)
     world.driver.change(worker, terminating=True)
     world.observe()
@@ -353,7 +355,7 @@ def test_an_idle_pod_that_terminates_leaves_at_once(world: World) -> None:
     world.refused("acme")
 
 
-def test_a_pod_that_is_gone_ends_its_claim_with_the_cause(world: World) -> None:
+def test_a_deleted_pod_ends_its_claim_with_the_cause(world: World) -> None:
     world.org("acme", cap=1)
     (worker,) = world.warm(1)
     granted = world.granted("acme")
@@ -375,14 +377,14 @@ def test_a_container_that_ended_is_lost_and_its_pod_removed(world: World) -> Non
     assert any("OOMKilled" in row.detail and "137" in row.detail for row in world.rows("journal"))
 
 
-def test_an_old_word_of_the_watch_loses_nothing(world: World) -> None:
+def test_a_stale_watch_event_loses_no_worker(world: World) -> None:
     (worker,) = world.warm(1)
     uid = world.driver.pods[worker].uid
     observing.observe(world.deps, Gone(name=worker, uid=uid))
     assert world.state_of(worker) is State.IDLE
 
 
-def test_an_unclaimed_worker_whose_pod_is_not_ready_any_more_leaves_and_a_claimed_one_stays(
+def test_an_unclaimed_worker_whose_pod_is_no_longer_ready_drains_and_a_claimed_one_stays(
     world: World,
 ) -> None:
     idle, busy = world.warm(2)
@@ -395,7 +397,7 @@ def test_an_unclaimed_worker_whose_pod_is_not_ready_any_more_leaves_and_a_claime
     assert world.state_of(busy) is State.HOT
 
 
-def test_two_observers_do_no_harm(world: World) -> None:
+def test_two_observers_do_not_conflict(world: World) -> None:
     worker = _slot(world)
     spawning.spawn(world.deps, worker)
     world.driver.become_ready(worker)
@@ -405,7 +407,7 @@ def test_two_observers_do_no_harm(world: World) -> None:
     assert [row.to_state for row in world.rows("journal")] == ["spawning", "idle"]
 
 
-def test_a_delete_that_fails_leaves_the_row_draining_and_is_tried_again(world: World) -> None:
+def test_a_failed_delete_leaves_the_row_draining_and_is_retried(world: World) -> None:
     (worker,) = world.warm(1)
     world.release(world.granted().claim_id, "tainted")
     world.driver.down = True

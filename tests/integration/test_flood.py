@@ -1,4 +1,6 @@
-"""A flood of waiters (5,000 with WARMPOOL_TEST_LONG) of one org, on a real deployment with real pods: the one acquire of another org is served by the next worker that becomes available."""
+"""A flood of waiters (5,000 with WARMPOOL_TEST_LONG) of one org, on a real deployment with real
+pods: the one acquire of another org is served by the next worker that becomes available.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture
 def system(postgres: PostgresServer, tmp_path: Path) -> Iterator[System]:
-    """A pool at its cap from the start: every worker that it may have is warm."""
+    """A pool at its cap from the start: all its workers are warm."""
     settings = {"pool": {"max_workers": WORKERS}, "profiles": {"default": {"warm_target": WORKERS}}}
     with System(tmp_path, postgres.create_database("flood"), settings=settings) as made:
         made.run(*EVERYTHING).wait_idle(WORKERS)
@@ -34,7 +36,7 @@ def system(postgres: PostgresServer, tmp_path: Path) -> Iterator[System]:
 
 
 def waiting(system: System) -> dict[str, int]:
-    """How many acquires of each org wait, as operators see it."""
+    """Return how many acquires of each org wait, as shown to operators."""
     seen = json.loads(system.command("status", "-o", "json", ok=(0, 1, 2)))
     return {line["org"]: line["waiting"] for line in seen["waiting"]}
 

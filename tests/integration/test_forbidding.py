@@ -1,4 +1,6 @@
-"""What the API server forbids is in the table within one call, whichever process met it, and `status` names the verb."""
+"""A call that the API server forbids is recorded in the table within one call, by any process, and
+`status` names the permission.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from tests.support.world import World
 
 
 class SaysNo(BaseHTTPRequestHandler):
-    """An API server whose Role for us is empty."""
+    """An API server with an empty Role for the pool."""
 
     def _answer(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -40,7 +42,7 @@ class SaysNo(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PATCH = do_DELETE = _answer  # noqa: N815 - names of the library's
 
     def log_message(self, *_: object) -> None:
-        """Silent."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -58,7 +60,7 @@ def worries(world: World) -> dict[str, str]:
     return {w["id"]: w["text"] for w in reporting.status(world.store, world.deps.settings)["worries"]}
 
 
-def test_a_call_that_is_forbidden_is_told_and_counted_from_zero(kubeconfig: Path) -> None:
+def test_a_forbidden_call_is_logged_and_counted(kubeconfig: Path) -> None:
     kubernetes = KubernetesSettings(namespace="here", kubeconfig=str(kubeconfig))
     settings = Settings(pool=PoolSettings(driver="kubernetes", call_timeout_s=5), kubernetes=kubernetes)
     metrics, told = Metrics(), []
@@ -82,7 +84,7 @@ def test_a_call_that_is_forbidden_is_told_and_counted_from_zero(kubeconfig: Path
     assert refusals(Right.DELETE_PODS) == 1
 
 
-def test_status_names_the_verb_until_it_is_granted(world: World) -> None:
+def test_status_names_the_missing_permission_until_it_is_granted(world: World) -> None:
     forbidden = Denials(world.store, SystemClock())
     forbidden.saw("delete", "pods")
     assert worries(world)["forbidden:delete pods"] == (
@@ -92,7 +94,7 @@ def test_status_names_the_verb_until_it_is_granted(world: World) -> None:
     assert "forbidden:delete pods" not in worries(world)
 
 
-def test_many_refusals_are_one_write_and_a_database_that_is_away_is_no_error(world: World) -> None:
+def test_many_refusals_are_one_write_and_an_unreachable_database_is_no_error(world: World) -> None:
     class Away:
         writes = 0
 
@@ -108,7 +110,7 @@ def test_many_refusals_are_one_write_and_a_database_that_is_away_is_no_error(wor
     assert away.writes == 2
 
 
-def test_busy_workers_that_stay_unprotected_are_a_worry_and_those_just_claimed_are_not(world: World) -> None:
+def test_busy_workers_that_stay_unprotected_are_a_finding_and_just_claimed_ones_are_not(world: World) -> None:
     world.warm(1)
     got = world.granted("acme")
     for seconds, worried in ((0, False), (10, True)):
@@ -124,7 +126,7 @@ def test_busy_workers_that_stay_unprotected_are_a_worry_and_those_just_claimed_a
     assert "unprotected" not in worries(world)
 
 
-def test_a_guard_that_may_not_patch_tries_them_all_and_does_not_raise(
+def test_a_guard_without_the_patch_permission_tries_every_pod_and_does_not_raise(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.warm(2)

@@ -1,4 +1,4 @@
-"""Processes that the tests start by forking behave as those that a command line starts."""
+"""Processes that tests start by forking behave like those from a command line."""
 
 from __future__ import annotations
 

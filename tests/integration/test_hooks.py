@@ -21,7 +21,7 @@ def accepts(*files: Path) -> bool:
     return done.returncode == 0
 
 
-def test_yaml_hook_takes_every_file_of_the_tree_and_no_broken_one(tmp_path: Path) -> None:
+def test_yaml_hook_accepts_every_file_of_the_tree_and_no_invalid_one(tmp_path: Path) -> None:
     kept = [p for d in ("charts", "deploy", "pool", "tests") for p in (ROOT / d).rglob("*.y*ml")]
     plain = [p for p in kept if "templates" not in p.parts]
     assert len(plain) > 10

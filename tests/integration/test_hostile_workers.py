@@ -1,4 +1,6 @@
-"""A worker that answers slowly, endlessly or wrongly costs its own item in a pass and nothing else. Real sockets."""
+"""A worker that answers slowly, endlessly or wrongly affects only its own item in a pass. Real
+sockets.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,9 @@ from tests.support.world import World
 pytestmark = pytest.mark.timeout(60, method="signal")
 
 TIMEOUT_S = 0.5
-# More than the sockets' own buffers hold, far less than what is offered.
+# More than the sockets' buffers hold, far less than what is offered.
 BUFFERED = 20_000_000
-# Of a probe only the status counts: these answer 200 and then misbehave.
+# Only the status of a probe counts: these answer 200 and then misbehave.
 ANSWER_THE_PROBE = {
     Habit.DRIPS_BODY,
     Habit.NEVER_ENDS,
@@ -48,18 +50,20 @@ def worker(request: pytest.FixtureRequest) -> Iterator[HostileWorker]:
         yield made
 
 
-def test_probe_of_a_hostile_worker_ends_and_reads_little(api: HttpWorkerApi, worker: HostileWorker) -> None:
+def test_probe_of_a_hostile_worker_is_bounded_in_time_and_bytes(
+    api: HttpWorkerApi, worker: HostileWorker
+) -> None:
     assert api.healthy(f"{worker.endpoint}/healthz", TIMEOUT_S) is (worker.habit in ANSWER_THE_PROBE)
     assert worker.asked == 1
     assert worker.sent < BUFFERED
 
 
-def test_self_report_of_a_hostile_worker_is_silence(worker: HostileWorker) -> None:
+def test_self_report_of_a_hostile_worker_is_silent(worker: HostileWorker) -> None:
     assert read_self_report(worker.endpoint, timeout_s=TIMEOUT_S, clock=SystemClock()) is Word.SILENT
     assert worker.sent < BUFFERED
 
 
-def test_activation_of_a_hostile_worker_ends_and_reads_little(
+def test_activation_of_a_hostile_worker_is_bounded_in_time_and_bytes(
     api: HttpWorkerApi, worker: HostileWorker
 ) -> None:
     try:
@@ -70,7 +74,7 @@ def test_activation_of_a_hostile_worker_ends_and_reads_little(
     assert worker.sent < BUFFERED
 
 
-def test_honest_worker_is_believed(api: HttpWorkerApi) -> None:
+def test_answers_of_an_honest_worker_are_accepted(api: HttpWorkerApi) -> None:
     with hostile(Habit.HONEST) as worker:
         assert api.healthy(f"{worker.endpoint}/healthz", TIMEOUT_S)
         assert read_self_report(worker.endpoint, timeout_s=TIMEOUT_S, clock=SystemClock()) is Word.UNUSED
@@ -89,15 +93,15 @@ def test_redirect_is_never_followed(api: HttpWorkerApi) -> None:
         assert target.asked == 0
 
 
-def test_bytes_that_are_no_body_count_too(api: HttpWorkerApi) -> None:
-    """Long before its time is over."""
+def test_bytes_of_the_header_count_too(api: HttpWorkerApi) -> None:
+    """Long before the timeout."""
     with hostile(Habit.ENDLESS_CONTINUE) as worker, pytest.raises(Transient, match=r"more than \d+ bytes"):
         api.activate(f"{worker.endpoint}/activate", {}, {}, 30.0)
 
 
 @pytest.mark.parametrize("prefix", ["http://localhost", "https://127.0.0.1", "ftp://127.0.0.1"])
-def test_only_an_observed_address_is_spoken_to(prefix: str) -> None:
-    """A name could lead anywhere, and its lookup has no deadline."""
+def test_requests_go_only_to_observed_addresses(prefix: str) -> None:
+    """A host name could resolve to any address, and its lookup has no deadline."""
     with hostile(Habit.HONEST) as worker:
         url = worker.endpoint.replace("http://127.0.0.1", prefix)
         with pytest.raises(Transient, match="cannot be reached"):

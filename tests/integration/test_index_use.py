@@ -1,5 +1,7 @@
-"""No statement of a verb or a pass reads a whole table that grows. Each is collected as it runs, in a pool whose history is many times as large as what
-lives, and explained by the planner itself with nothing forbidden to it."""
+"""No statement of a verb or a pass reads a whole growing table. Statements are collected as they
+run, in a pool whose history is many times as large as its live rows, and explained by the planner
+with all its options.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +28,19 @@ from pool.store import Store, Tx, claims, connect, requests, row_scans, rules, w
 from tests.support.open_store import OpenStore
 from tests.support.postgres_server import PostgresServer
 
-# What lives is a twentieth of what is kept, and few orgs of many have limits: with these the planner chooses as at a hundred times the size.
+# Live rows are a twentieth of all rows, and few of many orgs have limits: with these sizes the
+# planner chooses as at a hundred times the size.
 FLEET = FleetSize(idle=600, busy=300, parked=100, past=20_000)
 ORGS, LIMITED = 4_000, 10
 GROWING = {"workers", "claims", "requests", "journal", "deeds", "orgs"}
 PER_RUN = 8
-# Without any other index, another one over what lives would serve: more is read then, but not all.
+# Without any other index, another one over live rows would be used: it reads more, but not all.
 NEEDED = (
     "decided_unreplied", "deeds_by_age", "ended_by_age", "ended_claims_by_age", "ended_claims_by_worker", "journal_by_age",
     "misses_unconsumed",
     "orgs_that_count_parking", "orgs_with_a_cap", "requests_by_age",
 )  # fmt: skip
-# The same of what the rules read.
+# The same for the reads of the rules.
 NEEDED_BY_RULES = ("one_live_worker_a_claim",)
 
 Statements = dict[str, Any]
@@ -45,11 +48,11 @@ Statements = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def url(postgres: PostgresServer) -> str:
-    """A database of a pool that has been used for long."""
+    """A database of a pool with a long history."""
     made = populated_with(postgres, "index_use", FLEET)
     store = connect(made)
     with store.write() as tx:
-        # Limits that take effect now: what lives of these orgs is not counted yet.
+        # Limits that take effect now: the live claims of these orgs are not counted yet.
         many = (
             "INSERT INTO orgs (id, cap, weight, hot_idle_floor, hot_idle_cap, values, created_at) SELECT 'org-' || n,"
             " CASE WHEN n < :limited THEN 50 ELSE 0 END, 1, 0, CASE WHEN n < :limited THEN 1 ELSE 0 END, '{}', now()"
@@ -66,7 +69,7 @@ def url(postgres: PostgresServer) -> str:
 
 @pytest.fixture
 def grown(url: str, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[GrownPool]:
-    """That pool, as a copy of the test's own."""
+    """That pool, as a copy for one test."""
     copy = postgres.create_database("index_use_copy", template="index_use")
     pool = GrownPool(connect(copy))
     with pool.store.read() as tx:
@@ -80,11 +83,11 @@ def grown(url: str, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -
 
 @contextmanager
 def collected(store: Store) -> Iterator[Statements]:
-    """Every statement that is sent meanwhile, once, with the parameters it was first sent with."""
+    """Collect every statement of the block once, with the parameters of its first execution."""
     found: Statements = {}
 
     def note(_c: Any, _cursor: Any, statement: str, parameters: Any, _context: Any, many: bool) -> None:
-        # What a rule reads is planned inside of it: see the test of the rules.
+        # The reads of a rule are planned inside of it: see the test of the rules.
         if f"SELECT {rules.schema()}." not in statement:
             found.setdefault(statement, parameters[0] if many else parameters)
 
@@ -94,8 +97,10 @@ def collected(store: Store) -> Iterator[Statements]:
 
 
 def whole_reads(store: Store, statements: Statements, *, without: str = "") -> list[str]:
-    """Which of them would read a growing table as a whole, if that index were not there: planned for their parameters, or once for all parameters, as Postgres
-    does with what is sent often if it thinks that as good."""
+    """Return the statements that would read a growing table as a whole without that index. They are
+    planned for their parameters and once for all parameters, as Postgres does with frequent
+    statements.
+    """
     found = []
     with store.engine.connect() as tx:
         tx.execute(text("SET LOCAL plan_cache_mode = force_generic_plan"))
@@ -122,7 +127,7 @@ _PARAMETER = re.compile(r"%\((\w+)\)s")
 
 
 def read_whole(plan: dict[str, Any]) -> Iterator[str]:
-    """The growing tables that a plan reads from one end to the other."""
+    """Return the growing tables that a plan reads as a whole."""
     if plan["Node Type"] == "Seq Scan" and plan["Relation Name"] in GROWING:
         yield plan["Relation Name"]
     for part in plan.get("Plans", ()):
@@ -130,7 +135,7 @@ def read_whole(plan: dict[str, Any]) -> Iterator[str]:
 
 
 def run_passes(pool: GrownPool) -> dict[str, int]:
-    """All of them once; what they did."""
+    """Run all of them once; return what they did."""
     did: dict[str, int] = {}
     for name, what in PASSES.items():
         report = carry_out(pool.deps, what, Run(deps=pool.deps, name=name))
@@ -140,7 +145,7 @@ def run_passes(pool: GrownPool) -> dict[str, int]:
 
 
 def use(pool: GrownPool) -> None:
-    """What services and the pool's own workers do."""
+    """Run the actions of services and of the pool's own workers."""
     deps, warm = pool.deps, []
     for number in range(3):
         asked = Acquire.parse({"org": f"asker-{number}"}, task_id=f"t-{number}", ttl_max_s=600)
@@ -162,7 +167,7 @@ def use(pool: GrownPool) -> None:
 
 
 def disturb(pool: GrownPool) -> None:
-    """Something for every pass to do."""
+    """Create work for every pass."""
     known = dict(pool.deps.settings.profiles)
     known["other-0"] = replace(known["other-0"], warm_target=3)
     known["default"] = replace(
@@ -178,7 +183,7 @@ def disturb(pool: GrownPool) -> None:
     for bare in (*busy[5:8], *idle[5:8]):
         pool.driver.strip(bare.id)
     pool.driver.stray("w-stray-0", "w-stray-1")
-    # Leases, parking and waits come to their ends; canaries go on coming.
+    # Leases, parking and waits reach their ends; canaries continue.
     pool.pass_time(2 * 86_400)
     for _ in range(6):
         pool.canary()
@@ -198,15 +203,16 @@ def test_verbs_and_passes_read_no_growing_table_as_a_whole(grown: GrownPool) -> 
     print(f"{len(statements)} statements; {did}")
     # All of these, or something was not tried.
     wanted = {
-        "worker_drained", "claim_expired", "waiter_timed_out", "row_lost", "orphan_deleted", "stamped", "slots_made", "org_recounted",
+        "worker_drained", "claim_expired", "waiter_timed_out", "row_lost", "orphan_deleted", "stamped",
+        "slots_made", "org_recounted",
         "workers_dropped", "claims_dropped", "requests_dropped", "journal_dropped",
     }  # fmt: skip
     assert wanted <= did.keys(), wanted - did.keys()
     assert whole_reads(grown.store, statements) == []
 
 
-def test_an_index_that_is_missing_is_missed(grown: GrownPool) -> None:
-    """The check above can fail: each of these is what alone keeps some statement from reading all."""
+def test_a_missing_index_is_detected(grown: GrownPool) -> None:
+    """The check above can fail: only each of these prevents some statement from reading all rows."""
     with collected(grown.store) as statements:
         run_passes(grown)
         use(grown)
@@ -215,7 +221,7 @@ def test_an_index_that_is_missing_is_missed(grown: GrownPool) -> None:
 
 
 def use_rules(pool: GrownPool) -> None:
-    """Every rule once, for what there is."""
+    """Run every rule once, for the existing rows."""
     use(pool)
     deps = pool.deps
     with deps.store.write() as tx:
@@ -244,8 +250,9 @@ def use_rules(pool: GrownPool) -> None:
 
 
 def scanned(pool: GrownPool, *, without: str = "") -> set[str]:
-    """The growing tables that are read as a whole when the rules are used in one transaction, which is rolled back; if that index were not
-    there."""
+    """Return the growing tables that are read as a whole when the rules run in one transaction,
+    which is rolled back, without that index.
+    """
     sound = pool.deps
     with pool.store.engine.connect() as tx:
         if without:
@@ -260,7 +267,9 @@ def scanned(pool: GrownPool, *, without: str = "") -> set[str]:
 
 
 def _scans(tx: Tx) -> dict[str, int]:
-    """How often each table was read as a whole, by the session's own statistics, which may hold what was before."""
+    """Return how often each table was read as a whole, from the session's own statistics, which may
+    include earlier work.
+    """
     counted = text("SELECT relname, seq_scan FROM pg_stat_xact_user_tables")
     return {row.relname: row.seq_scan for row in tx.execute(counted)}
 
@@ -270,5 +279,5 @@ def test_rules_read_no_growing_table_as_a_whole(grown: GrownPool) -> None:
 
 
 @pytest.mark.parametrize("index", NEEDED_BY_RULES)
-def test_an_index_that_a_rule_needs_is_missed(grown: GrownPool, index: str) -> None:
+def test_a_missing_index_of_a_rule_is_detected(grown: GrownPool, index: str) -> None:
     assert scanned(grown, without=index)

@@ -1,5 +1,7 @@
-"""Races on Postgres, without sleeps: several open transactions in one thread, where the order of lines is the interleaving. What must block
-runs in a thread of its own and is seen to be blocked before the others go on."""
+"""Races on Postgres without sleeps: several open transactions in one thread, where the order of
+lines is the interleaving. A call that must block runs in its own thread and is checked to be
+blocked before the others continue.
+"""
 
 from __future__ import annotations
 
@@ -61,13 +63,13 @@ def live_claims(world: World) -> list[Any]:
 # Two claimers.
 
 
-def test_a_worker_that_one_is_taking_is_passed_over_by_the_next(world: World) -> None:
+def test_a_worker_locked_by_one_claim_is_skipped_by_the_next(world: World) -> None:
     first, second = world.warm(2)
     with world.store.write() as a, world.store.write() as b, world.store.write() as c:
         assert [_picked(tx, "warm('default', 1)") for tx in (a, b, c)] == [first, second, None]
 
 
-def test_a_parked_worker_that_one_is_taking_is_passed_over_by_the_next(world: World) -> None:
+def test_a_parked_worker_locked_by_one_claim_is_skipped_by_the_next(world: World) -> None:
     world.warm(1)
     parked = world.granted("acme")
     world.release(parked.claim_id)
@@ -83,7 +85,7 @@ def _picked(tx: Tx, pick: str) -> str | None:
 
 
 @pytest.mark.parametrize("warm", [1, 2])
-def test_two_acquires_at_once_get_two_workers_or_one_and_a_refusal(world: World, warm: int) -> None:
+def test_two_concurrent_acquires_get_two_workers_or_one_and_a_refusal(world: World, warm: int) -> None:
     world.warm(warm)
     world.org("acme")
     world.org("bolt")
@@ -129,7 +131,7 @@ def test_a_cap_of_one_holds_against_two_transactions(world: World) -> None:
 # Claim and drain.
 
 
-def test_a_drain_that_comes_second_finds_the_worker_taken(world: World) -> None:
+def test_a_drain_after_a_claim_finds_the_worker_claimed(world: World) -> None:
     (worker,) = world.warm(1)
     world.org("acme")
     idle = world.worker(worker)
@@ -141,7 +143,7 @@ def test_a_drain_that_comes_second_finds_the_worker_taken(world: World) -> None:
     assert world.state_of(worker) is State.HOT
 
 
-def test_a_claim_that_comes_second_finds_no_worker(world: World) -> None:
+def test_a_claim_after_a_drain_finds_no_worker(world: World) -> None:
     (worker,) = world.warm(1)
     world.org("acme")
     with world.store.write() as tx:
@@ -190,7 +192,7 @@ def _renew(tx: Tx, world: World, ids: Sequence[ClaimId]) -> dict[str, str]:
     return renewed
 
 
-def test_an_expiry_that_comes_second_touches_nothing(world: World, overdue: Granted) -> None:
+def test_an_expiry_after_a_release_changes_nothing(world: World, overdue: Granted) -> None:
     with world.store.write() as tx:
         assert release(inside(world, tx), overdue.claim_id) == "released"
         expiry = aside(lambda: _expire(world, overdue))
@@ -200,7 +202,7 @@ def test_an_expiry_that_comes_second_touches_nothing(world: World, overdue: Gran
     assert [c.ended_why for c in world.rows("claims")] == ["released"]
 
 
-def test_a_release_that_comes_second_is_told_so(world: World, overdue: Granted) -> None:
+def test_a_release_after_an_expiry_returns_already_released(world: World, overdue: Granted) -> None:
     with world.store.write() as tx:
         assert _end(tx, world, overdue, ClaimEnd.EXPIRED) is not None
         second = aside(lambda: release(world.deps, overdue.claim_id))
@@ -210,7 +212,7 @@ def test_a_release_that_comes_second_is_told_so(world: World, overdue: Granted) 
     assert [c.ended_why for c in world.rows("claims")] == ["expired"]
 
 
-def test_a_renewal_in_the_last_moment_saves_the_claim(world: World, overdue: Granted) -> None:
+def test_a_renewal_just_before_the_expiry_keeps_the_claim(world: World, overdue: Granted) -> None:
     with world.store.write() as tx:
         assert _renew(tx, world, [ClaimId(overdue.claim_id)])
         expiry = aside(lambda: _expire(world, overdue))
@@ -220,7 +222,7 @@ def test_a_renewal_in_the_last_moment_saves_the_claim(world: World, overdue: Gra
     assert len(live_claims(world)) == 1
 
 
-def test_a_renewal_after_the_expiry_is_told_the_cause(world: World, overdue: Granted) -> None:
+def test_a_renewal_after_the_expiry_returns_the_cause(world: World, overdue: Granted) -> None:
     with world.store.write() as tx:
         assert _end(tx, world, overdue, ClaimEnd.EXPIRED) is not None
         renewal = aside(lambda: world.renew(overdue.claim_id))
@@ -242,8 +244,10 @@ def test_two_renewals_of_the_same_claims_in_other_orders_do_not_deadlock(world: 
 
 
 def _two_reconciles(world: World) -> int:
-    """Two runs at once, both under way before either has made a slot. How many slots there are in the end. The row that a profile's build has
-    makes runs wait for each other, too, but only when it is written, which is seldom: so it is written before."""
+    """Run two reconciles at once, both started before either has created a slot; return the final
+    number of slots. The row of a profile's build also makes runs wait for each other, but only when
+    it is written, which is rare: so it is written before.
+    """
     world.profile(warm_target=0)
     reconcile_warm.refill_once(world.deps, DEFAULT)
     with world.store.write() as tx:
@@ -257,11 +261,11 @@ def _two_reconciles(world: World) -> int:
     return len(world.workers(State.SPAWNING))
 
 
-def test_reconciles_that_overlap_make_as_many_slots_as_one_would(world: World) -> None:
+def test_overlapping_reconciles_create_as_many_slots_as_one(world: World) -> None:
     assert _two_reconciles(world) == 4
 
 
-def test_without_their_lock_overlapping_reconciles_would_make_twice_as_many(
+def test_without_their_lock_overlapping_reconciles_create_twice_as_many_slots(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The test above can fail: this is what it would see."""
@@ -326,7 +330,7 @@ def test_a_batch_does_not_wait_for_another_delivery_of_its_request(world: World)
     assert second.as_dict() == first.as_dict()
 
 
-def test_a_request_whose_first_delivery_came_to_nothing_is_granted_to_the_second(world: World) -> None:
+def test_a_request_whose_first_delivery_was_rolled_back_is_granted_to_the_second(world: World) -> None:
     world.warm(1)
     world.org("acme")
     with world.store.engine.connect() as tx:
@@ -338,8 +342,8 @@ def test_a_request_whose_first_delivery_came_to_nothing_is_granted_to_the_second
     assert len(live_claims(world)) == 1
 
 
-def test_a_request_that_is_asked_again_while_its_withdrawn_claim_ends_does_not_deadlock(world: World) -> None:
-    """Both need the org's row and the request's, and both wait for the org before either goes on."""
+def test_a_request_repeated_while_its_cancelled_claim_ends_does_not_deadlock(world: World) -> None:
+    """Both need the org's row and the request's, and both wait for the org before either continues."""
     world.profile(activation_path="/configure")
     world.org("acme", cap=2)
     world.warm(2)
@@ -367,22 +371,24 @@ def _end_lost(world: World, claim_id: str) -> dict[str, Any] | None:
 
 @pytest.fixture
 def busy(world: World) -> Granted:
-    """One worker, held by acme; nobody waits."""
+    """One worker, held by acme; no request waits."""
     world.profile(warm_target=0)
     world.warm(1)
     return world.granted("acme", request_id="before")
 
 
 def _is_served(world: World) -> bool:
-    """Whether the waiter has the worker, rather than both being left alone with each other."""
+    """Return whether the waiter has the worker, instead of both being left unmatched."""
     (request,) = [r for r in world.rows("requests") if r.request_id == "r1"]
     (worker,) = world.workers()
     assert (request.state, worker.state) in {("granted", State.HOT), ("waiting", State.HOT_IDLE)}
     return bool(request.state == "granted")
 
 
-def test_a_waiter_that_comes_while_a_worker_is_being_released_gets_it(world: World, busy: Granted) -> None:
-    """The release has looked for waiters and seen none; the waiter may not look for workers before that is committed."""
+def test_a_waiter_that_arrives_during_a_release_gets_the_worker(world: World, busy: Granted) -> None:
+    """The release has looked for waiters and found none; the waiter may not look for workers before
+    that is committed.
+    """
     with world.store.write() as tx:
         assert release(inside(world, tx), busy.claim_id) == "released"
         waiter = aside(lambda: acquire(world.deps, wait_s=30))
@@ -391,8 +397,10 @@ def test_a_waiter_that_comes_while_a_worker_is_being_released_gets_it(world: Wor
     assert _is_served(world)
 
 
-def test_a_release_that_comes_while_a_waiter_is_sitting_down_serves_it(world: World, busy: Granted) -> None:
-    """The waiter has looked for workers and seen none; the release may not look for waiters before that is committed."""
+def test_a_release_serves_a_waiter_that_is_being_inserted(world: World, busy: Granted) -> None:
+    """The waiter has looked for workers and found none; the release may not look for waiters before
+    that is committed.
+    """
     with world.store.write() as tx:
         assert isinstance(acquire(inside(world, tx), wait_s=30), Pending)
         freed = aside(lambda: release(world.deps, busy.claim_id))
@@ -402,7 +410,7 @@ def test_a_release_that_comes_while_a_waiter_is_sitting_down_serves_it(world: Wo
     assert len(world.broker.answers_for("task-acme")) == 1
 
 
-def test_without_the_waiters_lock_the_wake_up_would_be_lost(world: World, busy: Granted) -> None:
+def test_without_the_waiters_lock_the_wake_up_is_lost(world: World, busy: Granted) -> None:
     """The tests above can fail: this is what they would see, until the next reconcile repairs it."""
     with (
         broken_rule(world.store, "lock_profile", "IF p_alone THEN", "IF p_alone THEN RETURN;"),
@@ -415,7 +423,7 @@ def test_without_the_waiters_lock_the_wake_up_would_be_lost(world: World, busy: 
     assert _is_served(world)
 
 
-def test_without_the_releasers_lock_the_wake_up_would_be_lost(world: World, busy: Granted) -> None:
+def test_without_the_releasers_lock_the_wake_up_is_lost(world: World, busy: Granted) -> None:
     unlocked = "IF NOT p_alone THEN RETURN; END IF; IF p_alone THEN"
     with broken_rule(world.store, "lock_profile", "IF p_alone THEN", unlocked), world.store.write() as tx:
         assert isinstance(acquire(inside(world, tx), wait_s=30), Pending)
@@ -426,7 +434,9 @@ def test_without_the_releasers_lock_the_wake_up_would_be_lost(world: World, busy
 
 
 def test_a_refused_acquire_does_not_hide_a_worker_from_a_waiter(world: World) -> None:
-    """An org at its cap is refused: the idle worker that it could not have is there for whoever sits down meanwhile."""
+    """An org at its cap is refused: the idle worker that it could not have is available for a
+    request that starts to wait meanwhile.
+    """
     world.org("capped", cap=1)
     world.org("acme")
     world.warm(2)
@@ -439,8 +449,12 @@ def test_a_refused_acquire_does_not_hide_a_worker_from_a_waiter(world: World) ->
     assert isinstance(waiter, Granted)
 
 
-def test_a_batch_with_a_release_waits_for_a_waiter_that_is_sitting_down(world: World, busy: Granted) -> None:
-    """It waits for no row, yet for the profile: a worker that it freed unseen would stay beside the waiter."""
+def test_a_batch_with_a_release_waits_for_a_waiter_that_is_being_inserted(
+    world: World, busy: Granted
+) -> None:
+    """It waits for no row, but for the profile: otherwise a worker that it freed would stay idle
+    beside the waiter.
+    """
     with world.store.write() as tx:
         assert isinstance(acquire(inside(world, tx), wait_s=30), Pending)
         batch = aside(lambda: claiming.serve(world.deps, [Release.parse(busy.claim_id, "clean")]))
@@ -459,14 +473,14 @@ def test_releases_of_one_profile_do_not_wait_for_each_other(world: World) -> Non
         assert release(world.deps, other.claim_id) == "released"
 
 
-def test_waiters_of_another_profile_are_not_held_up(world: World, busy: Granted) -> None:
+def test_waiters_of_another_profile_are_not_delayed(world: World, busy: Granted) -> None:
     world.profile("big")
     with world.store.write() as tx:
         release(inside(world, tx), busy.claim_id)
         assert isinstance(acquire(world.deps, wait_s=30, profile="big"), Pending)
 
 
-def test_a_worker_that_becomes_ready_while_a_waiter_is_sitting_down_is_his(world: World) -> None:
+def test_a_worker_that_becomes_ready_while_a_waiter_is_inserted_goes_to_it(world: World) -> None:
     world.profile(warm_target=1)
     world.run_pass("reconcile_warm")
     world.deliver("pool.spawn")
@@ -481,7 +495,7 @@ def test_a_worker_that_becomes_ready_while_a_waiter_is_sitting_down_is_his(world
     assert _is_served(world)
 
 
-def test_a_waiter_that_one_is_serving_is_passed_over_by_the_next(world: World) -> None:
+def test_a_waiter_locked_by_one_matcher_is_skipped_by_the_next(world: World) -> None:
     """Two workers freed at once serve two waiters, never one twice."""
     world.waits("acme", request_id="first")
     world.waits("acme", request_id="second")
@@ -506,7 +520,7 @@ def test_two_matchers_at_once_give_a_waiter_one_worker(world: World) -> None:
 
 
 def _ready_behind_the_pools_back(world: World, count: int) -> list[WorkerId]:
-    """Idle workers that were not offered to anybody."""
+    """Create idle workers that were not offered to any waiter."""
     with world.store.write() as tx:
         ids = [world.deps.ids.worker() for _ in range(count)]
         orgs.reserve_slots(tx, count, 0)
@@ -518,11 +532,13 @@ def _ready_behind_the_pools_back(world: World, count: int) -> list[WorkerId]:
 
 
 def _no_lock(_tx: Tx, _profile: str) -> None:
-    """What would be if the lock were forgotten."""
+    """The behaviour without the lock."""
 
 
-def test_a_matcher_that_has_nothing_for_a_waiter_does_not_hide_him_from_one_who_has(world: World) -> None:
-    """Two releases at once: what the first one frees is kept for its own org, what the second one frees is the waiter's."""
+def test_a_matcher_without_a_worker_for_a_waiter_does_not_hide_it_from_another_matcher(world: World) -> None:
+    """Two releases at once: the worker of the first is kept for its own org, the worker of the
+    second goes to the waiter.
+    """
     world.warm(2)
     other, own = world.granted("bolt"), world.granted("acme")
     world.waits("acme", request_id="waiter")
@@ -536,7 +552,7 @@ def test_a_matcher_that_has_nothing_for_a_waiter_does_not_hide_him_from_one_who_
 def test_a_request_that_begins_to_wait_at_its_orgs_cap_while_a_claim_is_released_is_served(
     world: World,
 ) -> None:
-    """The release is of another profile and has seen no waiter before it had the org's row."""
+    """The release is of another profile and has seen no waiter before it locked the org's row."""
     world.profile("big", warm_target=0)
     world.org("acme", cap=1)
     world.warm(1)

@@ -1,4 +1,4 @@
-"""The probe of a worker asks the database whether it is the cause."""
+"""The liveness probe of a worker checks whether the database is the cause."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tasks.worker.liveness import others_answer
 from tests.support.postgres_server import PostgresServer
 
 
-def test_database_that_is_away_excuses_a_stuck_thread(
+def test_unreachable_database_excuses_a_stuck_thread(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    away = f"postgresql://nobody@127.0.0.1:{free_port()}/none"
+    away = f"postgresql://user@127.0.0.1:{free_port()}/none"
     settings = Settings(pool=replace(PoolSettings(), database_url=away, call_timeout_s=2))
     monkeypatch.setattr(liveness, "_broker_answers", lambda _: True)
     assert not others_answer(settings)

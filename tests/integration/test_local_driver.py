@@ -1,4 +1,6 @@
-"""The local driver keeps the driver contract, and what only processes and files can break."""
+"""The local driver passes the driver contract, and handles failures that only processes and files
+have.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from tests.contracts.driver import DriverContract
 from tests.support.local_ground import LocalGround, environ_of, open_files_of
 from tests.support.waiting import eventually
 
-# What another process runs: once it is told to, it makes the pod `w-one` and prints its uid.
+# The program of another process: when triggered, it creates the pod `w-one` and prints its uid.
 CREATOR = """
     import os, signal, sys
     from pathlib import Path
@@ -59,7 +61,7 @@ class TestLocalDriver(DriverContract):
 
 
 def creator(ground: LocalGround, *, before: str = "", after: str = "") -> subprocess.Popen[str]:
-    """Another process that creates once a line is written to it."""
+    """Another process that creates when a line is written to it."""
     code = textwrap.dedent(CREATOR).format(before=before, after=after)
     return subprocess.Popen(
         [sys.executable, "-c", code, str(ground.root)],
@@ -118,7 +120,9 @@ def test_a_creator_killed_right_after_the_start_leaves_one_process(
     assert ground.processes() == [ground.identity(pod).pid]
 
 
-def test_a_process_not_yet_known_is_waited_for_not_doubled(ground: LocalGround, driver: LocalDriver) -> None:
+def test_a_process_not_yet_recorded_is_waited_for_and_not_started_twice(
+    ground: LocalGround, driver: LocalDriver
+) -> None:
     gate = ground.root.parent / "gate"
     os.mkfifo(gate)
     slowly = f"process._LAUNCH = 'read go < {gate}; ' + process._LAUNCH"
@@ -126,7 +130,7 @@ def test_a_process_not_yet_known_is_waited_for_not_doubled(ground: LocalGround, 
         f"{slowly}; start = process.launch; process.launch = lambda *a, **k: (start(*a, **k), {KILL_ITSELF})"
     )
     with creator(ground, before=before) as dead, ThreadPoolExecutor(1) as threads:
-        # Opened for both, or opening it would wait for the other side.
+        # Opened for reading and writing, or opening it would wait for the other side.
         with gate.open("r+b", buffering=0) as opening:
             try:
                 dead.communicate("\n")
@@ -142,7 +146,7 @@ def test_a_process_not_yet_known_is_waited_for_not_doubled(ground: LocalGround, 
     assert ground.processes() == [ground.identity(unknown).pid]
 
 
-def test_processes_that_race_to_create_make_one_pod(ground: LocalGround, driver: LocalDriver) -> None:
+def test_processes_that_race_to_create_one_pod_create_one(ground: LocalGround, driver: LocalDriver) -> None:
     racers = [creator(ground) for _ in range(4)]
     for racer in racers:
         assert racer.stdout is not None
@@ -193,7 +197,7 @@ def test_a_process_that_ignores_sigterm_is_killed_after_its_grace(
     assert not identity.alive()
 
 
-def test_a_deletion_begun_by_a_dead_replica_is_carried_on(ground: LocalGround, driver: LocalDriver) -> None:
+def test_a_deletion_begun_by_a_dead_replica_is_continued(ground: LocalGround, driver: LocalDriver) -> None:
     pod = ground.make_ready(driver.create(ground.spec()))
     record_file = ground.root / "pods" / f"{pod.name}.json"
     record = json.loads(record_file.read_text())
@@ -201,7 +205,7 @@ def test_a_deletion_begun_by_a_dead_replica_is_carried_on(ground: LocalGround, d
     eventually(lambda: ground.driver().list().pods == ())
 
 
-def test_what_a_pods_program_left_running_ends_with_it(ground: LocalGround, driver: LocalDriver) -> None:
+def test_child_processes_of_a_pods_program_end_with_it(ground: LocalGround, driver: LocalDriver) -> None:
     pod = driver.create(ground.running("sh", "-c", "sleep 600 & sleep 600"))
     eventually(lambda: len(ground.processes()) == 3)
     driver.delete(pod.name, pod.uid)
@@ -209,7 +213,7 @@ def test_what_a_pods_program_left_running_ends_with_it(ground: LocalGround, driv
     eventually(lambda: not ground.processes())
 
 
-def test_how_a_program_ended_is_known(ground: LocalGround, driver: LocalDriver) -> None:
+def test_the_exit_code_of_a_program_is_recorded(ground: LocalGround, driver: LocalDriver) -> None:
     pod = driver.create(ground.running("sh", "-c", "echo no such licence; exit 7"))
 
     def ended_with(reader: LocalDriver) -> int | None:
@@ -218,32 +222,35 @@ def test_how_a_program_ended_is_known(ground: LocalGround, driver: LocalDriver) 
         assert seen.phase is not PodPhase.ENDED or seen.trouble == "ended: no such licence"
         return seen.exit_code
 
-    # First while it is a zombie, seen by a replica that did not start it; then after its creator has reaped it.
+    # First while it is a zombie, seen by a replica that did not start it; then after its creator
+    # has reaped it.
     assert eventually(lambda: ended_with(ground.driver())) == 7
     assert ended_with(driver) == 7
     assert ended_with(ground.driver()) == 7
     assert not Path(f"/proc/{ground.identity(pod).pid}").exists()
 
 
-def test_a_program_that_can_not_be_run_is_an_ended_pod(ground: LocalGround, driver: LocalDriver) -> None:
+def test_a_program_that_cannot_be_run_is_an_ended_pod(ground: LocalGround, driver: LocalDriver) -> None:
     pod = driver.create(ground.running("/no/such/program"))
     ended = eventually(lambda: p if (p := driver.read(pod.name)) and p.phase is PodPhase.ENDED else None)
     assert ended is not None
     assert ended.exit_code == 127
 
 
-def test_any_program_is_ready_once_its_status_says_so(ground: LocalGround, driver: LocalDriver) -> None:
+def test_any_program_is_ready_once_its_status_file_reports_it(
+    ground: LocalGround, driver: LocalDriver
+) -> None:
     script = 'echo "{\\"uid\\": \\"$WARMPOOL_UID\\", \\"port\\": $PORT, \\"ready\\": true}" > "$WARMPOOL_STATUS_FILE"; exec sleep 600'
     pod = ground.make_ready(driver.create(ground.running("sh", "-c", script, env={"COLOUR": "green"})))
     env = environ_of(ground.identity(pod).pid)
     assert pod.endpoint == f"http://127.0.0.1:{env['PORT']}"
     assert (env["WARMPOOL_WORKER"], env["WARMPOOL_GRACE_S"], env["COLOUR"]) == (pod.name, "300", "green")
-    # Nothing listens there: it runs, and can not be asked.
+    # Nothing listens there: it runs, and cannot be reached.
     assert driver.word(pod) is Word.SILENT
 
 
 @pytest.mark.parametrize("status", ['{"uid": "another", "port": 1, "ready": true}', '{"uid": "', "[]", "{}"])
-def test_a_status_that_is_not_this_pods_is_not_believed(
+def test_a_status_file_of_another_pod_is_ignored(
     ground: LocalGround, driver: LocalDriver, status: str
 ) -> None:
     pod = driver.create(ground.running("sleep", "600"))
@@ -255,7 +262,7 @@ def test_a_status_that_is_not_this_pods_is_not_believed(
     assert seen.endpoint == ""
 
 
-def test_a_pod_has_no_file_of_its_creator(ground: LocalGround, driver: LocalDriver) -> None:
+def test_a_pod_inherits_no_open_file_of_its_creator(ground: LocalGround, driver: LocalDriver) -> None:
     reader, writer = os.pipe()
     try:
         os.set_inheritable(reader, True)
@@ -287,21 +294,21 @@ def test_secrets_are_in_a_private_file_and_nowhere_else(
     assert "the-master-key" not in shown
 
 
-def test_a_placeholder_is_ready_by_being_there(ground: LocalGround, driver: LocalDriver) -> None:
+def test_a_placeholder_is_ready_as_soon_as_it_exists(ground: LocalGround, driver: LocalDriver) -> None:
     pod = ground.make_ready(driver.create(ground.spec("p-one", role=PodRole.PLACEHOLDER)))
     assert driver.companions() == ()
     driver.delete(pod.name, pod.uid)
     eventually(lambda: driver.read(pod.name) is None)
 
 
-def test_a_list_without_anchor_says_so(ground: LocalGround, driver: LocalDriver) -> None:
+def test_a_list_without_anchor_is_not_anchored(ground: LocalGround, driver: LocalDriver) -> None:
     (ground.root / "anchor").unlink()
     assert not driver.list().anchored
     ground.driver()
     assert driver.list().anchored
 
 
-def test_a_lock_that_is_not_let_go_is_a_bounded_wait(ground: LocalGround, driver: LocalDriver) -> None:
+def test_a_wait_for_a_held_lock_is_bounded(ground: LocalGround, driver: LocalDriver) -> None:
     pod = driver.create(ground.running("sleep", "600"))
     eventually(lambda: (p := driver.read(pod.name)) and p.phase is PodPhase.RUNNING)
     with subprocess.Popen(["flock", str(ground.root / "pods" / "w-one.lock"), "sleep", "600"]) as holder:

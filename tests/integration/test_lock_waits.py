@@ -1,4 +1,4 @@
-"""How long a process waits for a row that another transaction holds."""
+"""How long a process waits for a row that another transaction has locked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.postgres_server import PostgresServer
 
 
 @pytest.mark.parametrize(("role", "wait"), [("acquire", "2s"), ("fleet", "10s")])
-def test_threads_that_orgs_share_wait_for_a_lock_for_a_part_of_their_time(
+def test_shared_threads_wait_for_a_lock_for_a_part_of_their_time(
     role: str, wait: str, postgres: PostgresServer, postgres_template: str, tmp_path: Path
 ) -> None:
     url = postgres.create_database(f"waits_{role}", template=postgres_template)

@@ -1,4 +1,6 @@
-"""Locks on a real Redis: one token a run, compare before touching, and a holder that notices when it no longer holds."""
+"""Locks on a real Redis: one token per run, compared before every change, and a holder that notices
+when it no longer holds.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ TTL_S = 60.0
 
 
 class HandClock:
-    """Time that passes when the test says so; Redis' own time to live is far longer than any test."""
+    """Time passes when the test decides; Redis' own TTL is far longer than any test."""
 
     def __init__(self) -> None:
         self._now = 1000.0
@@ -42,7 +44,7 @@ class HandClock:
         return stop.is_set()
 
     def advance(self, seconds: float) -> None:
-        """Once the renewer waits for it, so that no time passes unseen."""
+        """Advance once the renewer waits, so that it misses no time."""
         eventually(lambda: self.waiting == 1)
         self.skip(seconds)
 
@@ -80,7 +82,7 @@ def locks(client: Any, clock: HandClock) -> RedisLocks:
 
 
 def renewals(client: Any, clock: HandClock, seconds: float) -> Callable[[], bool]:
-    """Makes the renewer's time come, and tells when Redis has heard of it."""
+    """Triggers the renewer, and signals when Redis has received its command."""
     client.pexpire(KEY, 5000)
     clock.advance(seconds)
     return lambda: client.pttl(KEY) > 50_000
@@ -102,7 +104,7 @@ def test_a_lock_is_released_when_its_block_raises(locks: RedisLocks) -> None:
     assert locks.holder("reap") is None
 
 
-def test_a_lock_that_is_held_is_given_to_nobody_else(locks: RedisLocks, client: Any) -> None:
+def test_a_held_lock_is_granted_to_no_other_run(locks: RedisLocks, client: Any) -> None:
     with locks.taken("reap", TTL_S):
         mine = locks.holder("reap")
         with locks.taken("reap", TTL_S) as second:
@@ -132,7 +134,7 @@ def test_a_renewed_lock_is_held_beyond_its_time_to_live(
 
 
 def test_a_lock_that_is_not_renewed_in_time_is_not_held(client: Any) -> None:
-    """The renewer is stuck: the holder's own deadline tells, whatever Redis says."""
+    """The renewer is stuck: the holder's own deadline decides, whatever Redis contains."""
 
     class Stuck(HandClock):
         def wait(self, stop: threading.Event, seconds: float) -> bool:
@@ -147,7 +149,7 @@ def test_a_lock_that_is_not_renewed_in_time_is_not_held(client: Any) -> None:
         assert not lease.held()
 
 
-def test_a_stolen_lock_is_noticed_and_left_to_the_thief(
+def test_a_lock_taken_over_by_another_run_is_noticed_and_left_to_it(
     locks: RedisLocks, client: Any, clock: HandClock
 ) -> None:
     with locks.taken("reap", TTL_S) as lease:
@@ -159,7 +161,7 @@ def test_a_stolen_lock_is_noticed_and_left_to_the_thief(
     assert client.get(KEY) == b"thief"
 
 
-def test_a_lock_deleted_by_somebody_is_noticed_and_not_taken_back(
+def test_a_deleted_lock_is_noticed_and_not_taken_again(
     locks: RedisLocks, client: Any, clock: HandClock
 ) -> None:
     with locks.taken("reap", TTL_S) as lease:
@@ -185,7 +187,7 @@ def test_no_thread_is_left_behind(locks: RedisLocks) -> None:
     assert not any(t.name == f"renew {KEY}" for t in threading.enumerate())
 
 
-def test_without_redis_a_lock_can_not_be_asked_for(clock: HandClock) -> None:
+def test_without_redis_a_lock_cannot_be_acquired(clock: HandClock) -> None:
     with RedisServer() as server, client_of(server) as client:
         server.stop()
         locks = RedisLocks(client, clock=clock, ids=RandomIds(), who="h")
@@ -195,7 +197,7 @@ def test_without_redis_a_lock_can_not_be_asked_for(clock: HandClock) -> None:
             locks.holder("reap")
 
 
-def test_when_redis_goes_away_the_lock_is_held_to_its_deadline_and_no_longer(clock: HandClock) -> None:
+def test_without_redis_a_lock_is_held_until_its_deadline_and_no_longer(clock: HandClock) -> None:
     with RedisServer() as server, client_of(server) as client:
         locks = RedisLocks(client, clock=clock, ids=RandomIds(), who="h")
         with locks.taken("reap", TTL_S) as lease:
@@ -232,8 +234,8 @@ def test_when_redis_comes_back_empty_the_lock_is_lost(clock: HandClock) -> None:
             eventually(lambda: not lease.held())
 
 
-def test_threads_of_one_process_never_hold_a_lock_together(client: Any) -> None:
-    """Eight threads, each until it has held the lock five times; whoever is inside counts who else is."""
+def test_threads_of_one_process_never_hold_a_lock_at_the_same_time(client: Any) -> None:
+    """Eight threads, each until it has held the lock five times; each holder counts the others."""
     locks = RedisLocks(client, clock=SystemClock(), ids=RandomIds(), who="h")
     together, guard = threading.Barrier(8), threading.Lock()
     inside: set[int] = set()

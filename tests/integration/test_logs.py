@@ -1,4 +1,4 @@
-"""What is logged of an exception: an outage in a line, a mistake with its stack."""
+"""How exceptions are logged: an outage in one line, a bug with its traceback."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from pool.config import logs
 
-# In a process of its own, since logging belongs to a whole process.
+# In a separate process, because logging is configured per process.
 PROGRAM = """
 import logging
 from pool.config import logs
@@ -23,7 +23,7 @@ logs.set_up()
 try:
     fails()
 except Exception as exc:
-    logging.getLogger("somebody").error("task failed: %s", exc, exc_info=True)
+    logging.getLogger("library").error("task failed: %s", exc, exc_info=True)
 """
 
 
@@ -39,20 +39,20 @@ def _said(trouble: str, log: str) -> list[str]:
 
 
 @pytest.mark.parametrize("log", ["", "json"])
-def test_an_outage_is_one_line(log: str) -> None:
+def test_an_outage_is_logged_in_one_line(log: str) -> None:
     for trouble in ("Transient('database: gone')", "ConnectionError('refused')"):
         [line] = _said(trouble, log)
         assert "task failed" in line
         assert "raceback" not in line
 
 
-def test_a_mistake_has_its_stack() -> None:
+def test_a_bug_is_logged_with_its_traceback() -> None:
     assert "in fails" in "\n".join(_said("LookupError('what is this')", ""))
     [line] = _said("LookupError('what is this')", "json")
     assert "in fails" in line
 
 
-def test_line_that_cannot_be_written_ends_no_caller() -> None:
+def test_log_line_that_cannot_be_written_raises_nothing() -> None:
     program = "import structlog\nfrom pool.config import logs\nlogs.set_up()\nstructlog.get_logger().info('x')\nprint('went on')"
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
@@ -61,7 +61,7 @@ def test_line_that_cannot_be_written_ends_no_caller() -> None:
     assert done.stdout == "went on\n"
 
 
-def test_value_of_a_line_is_quoted_if_it_could_be_mistaken() -> None:
+def test_value_of_a_log_line_is_quoted_if_it_is_ambiguous() -> None:
     said = {"timestamp": "T", "level": "info", "event": "worker_moved", "to": "hot", "n": 3, "why": "a\nb=c"}
     assert logs.as_text(None, "", said).split() == [
         "T",

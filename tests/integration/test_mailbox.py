@@ -1,4 +1,6 @@
-"""Taking messages from a real broker: in turn, in bounds, and never a part of what the broker refused."""
+"""Reading messages from a real broker: in turn, within bounds, and never a part of what the broker
+refused.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,7 @@ def test_messages_come_in_their_order_and_with_the_brokers_time(raw: Any, mailbo
     assert abs(came.now_s - raw.time()[0]) < 60
 
 
-def test_flooded_queue_leaves_its_turn_to_the_others(raw: Any, mailbox: Mailbox) -> None:
+def test_flooded_queue_does_not_starve_the_others(raw: Any, mailbox: Mailbox) -> None:
     queues = [f"acquire.org-{n}." for n in range(50)]
     raw.lpush(queues[0], *range(10_000))
     raw.lpush(queues[30], "other")
@@ -68,7 +70,7 @@ def test_flooded_queue_leaves_its_turn_to_the_others(raw: Any, mailbox: Mailbox)
 
 
 @pytest.mark.parametrize("count", [11, 22, 33, 50])
-def test_every_queue_has_its_turn_when_all_are_full(raw: Any, mailbox: Mailbox, count: int) -> None:
+def test_every_queue_is_read_when_all_are_full(raw: Any, mailbox: Mailbox, count: int) -> None:
     queues = [f"acquire.org-{n}." for n in range(count)]
     for n, queue in enumerate(queues):
         raw.lpush(queue, *[f"{n}"] * 500)
@@ -76,14 +78,14 @@ def test_every_queue_has_its_turn_when_all_are_full(raw: Any, mailbox: Mailbox, 
     assert came == {f"{n}".encode() for n in range(count)}
 
 
-def test_queue_that_fills_each_turn_with_bytes_leaves_the_next_its_turn(raw: Any, mailbox: Mailbox) -> None:
+def test_queue_with_large_messages_does_not_starve_the_next(raw: Any, mailbox: Mailbox) -> None:
     queues = [f"acquire.org-{n}." for n in range(20)]
     raw.lpush(queues[0], *["x" * LIMIT] * 200)
     raw.lpush(queues[1], "next")
     assert any(b"next" in messages for messages in everything(mailbox, queues, 45))
 
 
-def test_more_queues_than_are_looked_at_together_are_all_read(raw: Any, mailbox: Mailbox) -> None:
+def test_more_queues_than_one_read_takes_are_all_read(raw: Any, mailbox: Mailbox) -> None:
     queues = [f"acquire.org-{n}." for n in range(1000)]
     raw.lpush(queues[0], *range(10_000))
     raw.lpush(queues[999], "last")
@@ -108,7 +110,7 @@ def test_large_message_that_ends_a_wait_is_dropped_and_the_next_one_is_taken(
     assert [b"good"] in everything(mailbox, ["acquire"], 3)
 
 
-def test_empty_queues_are_waited_for_and_not_polled(raw: Any, mailbox: Mailbox) -> None:
+def test_empty_queues_block_and_are_not_polled(raw: Any, mailbox: Mailbox) -> None:
     raw.config_resetstat()
     everything(mailbox, ["acquire", "acquire.acme."], 3)
     calls = {name: stats["calls"] for name, stats in raw.info("commandstats").items()}
@@ -195,7 +197,7 @@ def test_bytes_of_one_turn_are_bounded(raw: Any, mailbox: Mailbox) -> None:
     assert max(sum(map(len, messages)) for messages in turns) <= MOST_BYTES + LIMIT
 
 
-def test_broker_that_refuses_writes_raises_and_the_connection_is_made_anew(
+def test_broker_that_refuses_writes_raises_and_the_connection_is_replaced(
     server: RedisServer, raw: Any
 ) -> None:
     wire = RedisWire(server.url)
@@ -225,7 +227,7 @@ def test_broker_that_refuses_the_answer_does_not_acknowledge_the_call(server: Re
     wire.close()
 
 
-def test_command_that_is_wrong_costs_the_others_nothing(server: RedisServer, raw: Any) -> None:
+def test_one_wrong_command_does_not_affect_the_others(server: RedisServer, raw: Any) -> None:
     raw.set("text", "x")
     wire = RedisWire(server.url)
     assert wire.ask(("RPUSH", "text", "y"), ("GET", "text")) == [None, b"x"]

@@ -1,4 +1,6 @@
-"""The master key changes while claims live: in three steps, each a restart of the control plane, in which nobody loses his worker."""
+"""The master key changes while claims are live: in three steps, each a restart of the control
+plane, in which no holder loses its worker.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def keyed(**keys: str) -> dict[str, Any]:
 
 
 def works(granted: dict[str, Any]) -> bool:
-    """Whether the worker lets the holder of this grant in."""
+    """Return whether the worker accepts the holder of this grant."""
     shown = tokens.headers(granted["claim_id"], granted["epoch"], granted["token"])
     with urlopen(Request(f"{granted['endpoint']}/echo", headers=shown), timeout=10) as answer:
         return bool(json.loads(answer.read())["claim"] == granted["claim_id"])
@@ -49,20 +51,20 @@ def findings(system: System) -> set[str]:
     return {f["id"] for f in json.loads(printed)["findings"]}
 
 
-def test_a_new_key_is_rolled_in_and_nobody_loses_his_worker(system: System) -> None:
+def test_a_change_of_the_master_key_ends_no_claim(system: System) -> None:
     caller = SignedCaller(system)
     old, new = key_of("acme", master=OLD), key_of("acme", master=NEW)
     asked = {"org": "acme", "request_id": "kept", "lease_s": 3600}
     held = caller.ask("pool.acquire", old, **asked)
     assert works(held)
 
-    # One: everybody learns of it, nobody uses it.
+    # Step one: all processes accept the new key, none uses it.
     system.configure(keyed(master_key=OLD, master_key_next=NEW))
     system.restart()
     assert caller.ask("pool.acquire", old, **asked)["token"] == held["token"]
     assert caller.ask("pool.cancel", new, request_id="x")["outcome"] == "unknown_request"
 
-    # Two: what is made from now on is made under it.
+    # Step two: new workers and keys are created under it.
     system.configure(keyed(master_key=NEW, master_key_previous=OLD))
     system.restart()
     assert caller.ask("pool.acquire", old, **asked)["token"] == held["token"]
@@ -79,7 +81,7 @@ def test_a_new_key_is_rolled_in_and_nobody_loses_his_worker(system: System) -> N
     assert works(made)
     assert made["worker_id"][-6:] != held["worker_id"][-6:]
 
-    # Three: nothing of the old one is left but what nobody uses any more.
+    # Step three: of the old key only unused keys are left.
     caller.ask("pool.release", new, claim_id=parked["claim_id"])
     for worker in live(system):
         if worker[-6:] == held["worker_id"][-6:]:
@@ -94,7 +96,7 @@ def test_a_new_key_is_rolled_in_and_nobody_loses_his_worker(system: System) -> N
 
 
 def made_now(system: System, caller: SignedCaller) -> dict[str, Any]:
-    """A worker that was made under the key in use."""
+    """A worker that was created under the current key."""
     before = set(live(system))
     bolt = key_of("bolt", master=NEW)
     taken = []

@@ -1,4 +1,6 @@
-"""A running pool seen by a real Prometheus: every process is scraped, every query of the dashboard is answered, and no alert fires while all is well."""
+"""A running pool scraped by a real Prometheus: every process is scraped, every query of the
+dashboard returns data, and no alert fires in a healthy pool.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from tests.support.system import EVERYTHING, ROOT, Service, System
 from tests.support.waiting import eventually
 
 RULES = ROOT / "charts" / "warmpool" / "files" / "alerts.yaml"
-# What a pool on this machine does not do while it is well: there is no cluster's API, nothing fails.
+# Absent in a healthy pool on this machine: there is no cluster API, and nothing fails.
 QUIET = (
     "api_calls",
     "park_failures",
@@ -48,7 +50,7 @@ def seen(
         with Prometheus(folder / "prometheus", system.metrics_ports, rules=RULES) as prometheus:
             try:
                 eventually(lambda: set(prometheus.scraped().values()) == {"up"}, within_s=60, every_s=0.2)
-                # Rates need two scrapes of what has happened meanwhile.
+                # Rates need two scrapes with changes in between.
                 service.call("release", claim_id=tainted, condition="tainted")
                 service.granted("acme", lease_s=600)
                 eventually(
@@ -60,14 +62,14 @@ def seen(
                 service.close()
 
 
-def test_every_process_is_scraped_and_says_what_it_is(seen: tuple[System, Prometheus]) -> None:
+def test_every_process_is_scraped_and_labelled_with_its_component(seen: tuple[System, Prometheus]) -> None:
     _, prometheus = seen
     roles = {r["metric"]["role"]: r["metric"]["component"] for r in prometheus.query("warmpool_build_info")}
     assert roles == {name: name for name in EVERYTHING}
     assert prometheus.query("warmpool_database_up")[0]["metric"]["component"] == "exporter"
 
 
-def test_every_metric_is_there_in_a_running_pool(seen: tuple[System, Prometheus]) -> None:
+def test_every_metric_exists_in_a_running_pool(seen: tuple[System, Prometheus]) -> None:
     _, prometheus = seen
     for metric in CATALOG.values():
         if metric.name not in QUIET:
@@ -76,7 +78,7 @@ def test_every_metric_is_there_in_a_running_pool(seen: tuple[System, Prometheus]
 
 
 def test_every_query_of_the_dashboard_is_answered(seen: tuple[System, Prometheus]) -> None:
-    """Those that have nothing to show in a pool that is well are understood all the same."""
+    """Queries without data in a healthy pool are still valid."""
     _, prometheus = seen
     quiet = re.compile("|".join(f"warmpool_{n}_total" for n in QUIET) + r'|to="lost"|lock_held > 0')
     unanswered = set(dashboard.queries())
@@ -91,10 +93,10 @@ def test_every_query_of_the_dashboard_is_answered(seen: tuple[System, Prometheus
         assert not [q for q in unanswered if not quiet.search(q)]
 
 
-def test_numbers_are_those_of_the_pool(seen: tuple[System, Prometheus]) -> None:
+def test_metrics_match_the_pool(seen: tuple[System, Prometheus]) -> None:
     system, prometheus = seen
     idle = 'warmpool_workers{profile="default",state="idle"}'
-    # Each process is scraped at a moment of its own.
+    # Each process is scraped at its own time.
     expected = {
         idle: 2,
         'sum(warmpool_acquires_total{outcome="granted"})': 3,
@@ -108,14 +110,12 @@ def test_numbers_are_those_of_the_pool(seen: tuple[System, Prometheus]) -> None:
     assert len(system.entries()) >= value(prometheus, "sum(warmpool_moves_total)")
 
 
-def test_while_all_is_well_no_alert_fires(seen: tuple[System, Prometheus]) -> None:
+def test_no_alert_fires_in_a_healthy_pool(seen: tuple[System, Prometheus]) -> None:
     _, prometheus = seen
     assert prometheus.firing() == set()
 
 
-def test_a_port_that_is_taken_is_told_with_the_settings_name(
-    tmp_path: Path, postgres: PostgresServer
-) -> None:
+def test_a_port_in_use_is_reported_with_the_settings_name(tmp_path: Path, postgres: PostgresServer) -> None:
     url = postgres.create_database("taken_port")
     with System(tmp_path, url) as system, socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -123,7 +123,8 @@ def test_a_port_that_is_taken_is_told_with_the_settings_name(
         env = {**system.env, "WARMPOOL_METRICS_PORT": str(taken.getsockname()[1])}
         started = [
             subprocess.Popen(
-                [sys.executable, "-m", "pool.ops.cli", *words], cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                [sys.executable, "-m", "pool.ops.cli", *words], cwd=ROOT, env=env, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, text=True
             )
             for words in (["worker", "acquire"], ["beat"], ["exporter"])
         ]  # fmt: skip

@@ -26,7 +26,7 @@ LIFE = (R.DEMAND, R.READY)
 
 
 class Api:
-    """A worker that takes its configuration, or refuses it."""
+    """A worker that accepts or refuses its configuration."""
 
     def __init__(self, refuses: str = "") -> None:
         self._refuses = refuses
@@ -330,7 +330,7 @@ def test_worker_moves_for_the_reason_of_what_happened(
     assert tuple(e.reason for e in world.rows("journal") if e.worker_id == worker) == reasons
     metric = next(m for m in world.deps.metrics.registry.collect() if m.name == "warmpool_moves")
     counted = {s.labels["reason"] for s in metric.samples}
-    # A slot's row is made, not moved.
+    # A slot's row is created, not moved.
     assert counted >= set(reasons) - {R.DEMAND}
 
 

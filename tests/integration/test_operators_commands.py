@@ -1,4 +1,6 @@
-"""What operators type, on a pool without Redis or processes: exit codes for scripts, errors that name what was wrong, colour only where it is seen."""
+"""Commands of operators, on a pool without Redis or processes: exit codes for scripts, errors that
+name the problem, colour only on a terminal.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def run(*argv: str) -> int:
     return exit_.value.code
 
 
-def test_status_says_when_all_is_well_and_its_exit_code_when_something_is_bad(
+def test_status_reports_a_healthy_pool_and_exits_nonzero_on_a_bad_finding(
     pool: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("status") == 0
@@ -81,7 +83,7 @@ def test_status_says_when_all_is_well_and_its_exit_code_when_something_is_bad(
         (["simulate", "--poisson", "1", "--try", "warm_target=-1"], 1, "invalid change 'warm_target=-1': write NAME=NUMBER with a whole number"),
     ],
 )  # fmt: skip
-def test_an_error_names_what_was_wrong(
+def test_an_error_names_the_wrong_argument(
     pool: World, capsys: pytest.CaptureFixture[str], argv: list[str], code: int, said: str
 ) -> None:
     assert run(*argv) == code
@@ -91,7 +93,7 @@ def test_an_error_names_what_was_wrong(
     assert told.out == ""
 
 
-def test_a_trace_that_can_not_be_read_names_its_line(
+def test_an_unreadable_trace_names_its_line(
     pool: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trace = tmp_path / "trace.csv"
@@ -117,7 +119,7 @@ def test_lists_are_the_same_in_every_form(pool: World, capsys: pytest.CaptureFix
     assert line.split()[:4] == [got.worker_id, "default", "hot", "acme"]
     assert run("get", "workers", "--org", "acme", "-o", "wide") == 0
     assert got.claim_id in capsys.readouterr().out
-    assert run("get", "workers", "--org", "nobody") == 0
+    assert run("get", "workers", "--org", "unknown") == 0
     assert capsys.readouterr().out == "no workers found\n"
     operating.drain(pool.deps, [WorkerId(got.worker_id)], Operator(name="a", way="cli", why="a try"))
     assert run("events", got.worker_id) == 0
@@ -135,7 +137,9 @@ def test_explain_of_a_request_id_that_two_orgs_used_names_both(
     assert "no worker and no request 'several'" in capsys.readouterr().err
 
 
-def test_events_as_json_have_reason_and_detail_apart(pool: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_events_as_json_have_reason_and_detail_as_two_fields(
+    pool: World, capsys: pytest.CaptureFixture[str]
+) -> None:
     got = pool.granted("acme")
     operating.retire(pool.deps, WorkerId(got.worker_id), Operator(name="a", way="cli", why="a try"))
     capsys.readouterr()
@@ -145,7 +149,7 @@ def test_events_as_json_have_reason_and_detail_apart(pool: World, capsys: pytest
     assert last["who"] == "a (cli)"
 
 
-def test_states_worries_and_headings_have_their_colours() -> None:
+def test_states_findings_and_headings_have_their_colours() -> None:
     told = painted("!! beat is down\n! a pass is paused\nSTATE  ORG\nidle   -\nlost   acme\n")
     assert "\033[1;31m!! beat is down" in told
     assert "\033[33m! a pass is " in told
@@ -173,7 +177,7 @@ def on_a_terminal(command: list[str], env: dict[str, str]) -> bytes:
             while piece := os.read(ours, 65_536):
                 said += piece
         except OSError:
-            """The other end was closed: it is over."""
+            """The other end was closed: the output ends."""
         process.wait(60)
     os.close(ours)
     return said

@@ -1,4 +1,4 @@
-"""Each pass, on both databases: what it does, what it never does, and that doing it twice is doing it once."""
+"""Each pass: what it does, what it never does, and that running it twice equals running it once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.world import World
 def _pod(
     world: World, name: str, *, stamped: bool = False, age_s: float = 1000, role: PodRole = PodRole.WORKER
 ) -> str:
-    """A pod that the table knows nothing of."""
+    """Create a pod without a row."""
     world.driver.create(
         PodSpec(
             name=name,
@@ -59,7 +59,7 @@ def _pod(
 # reap
 
 
-def test_a_parked_worker_is_gone_after_its_time_and_not_before(world: World) -> None:
+def test_a_parked_worker_drains_after_its_ttl_and_not_before(world: World) -> None:
     (worker,) = world.warm(1)
     world.release(world.granted(ttl_s=60).claim_id)
     world.pass_time(59)
@@ -72,7 +72,7 @@ def test_a_parked_worker_is_gone_after_its_time_and_not_before(world: World) -> 
     assert worker not in world.driver.pods
 
 
-def test_nothing_refreshes_the_clock_of_a_parked_worker(world: World) -> None:
+def test_nothing_extends_the_ttl_of_a_parked_worker(world: World) -> None:
     (worker,) = world.warm(1)
     world.release(world.granted(ttl_s=60).claim_id)
     world.settle()
@@ -85,7 +85,7 @@ def test_nothing_refreshes_the_clock_of_a_parked_worker(world: World) -> None:
     assert world.worker(worker).hot_idle_since == since
 
 
-def test_a_floor_is_kept_and_stays_claimable(world: World) -> None:
+def test_workers_kept_by_a_floor_stay_claimable(world: World) -> None:
     world.org("acme", hot_idle_floor=2)
     world.warm(3)
     for granted in [world.granted(ttl_s=10) for _ in range(3)]:
@@ -96,7 +96,7 @@ def test_a_floor_is_kept_and_stays_claimable(world: World) -> None:
     assert world.granted("acme").source == "hot_idle"
 
 
-def test_two_reaps_at_once_keep_the_floor(world: World) -> None:
+def test_two_concurrent_reaps_keep_the_floor(world: World) -> None:
     """Both have read the same overdue workers before either acts."""
     from pool.lifecycle.effects import Effects
     from pool.lifecycle.retiring import drain
@@ -115,7 +115,7 @@ def test_two_reaps_at_once_keep_the_floor(world: World) -> None:
     assert len(world.workers(State.HOT_IDLE)) == 1
 
 
-def test_a_cap_on_parked_workers_beats_the_floor_oldest_first(world: World) -> None:
+def test_a_hot_idle_cap_takes_precedence_over_the_floor_oldest_first(world: World) -> None:
     world.org("acme", hot_idle_floor=3, hot_idle_cap=1)
     world.warm(3)
     claims = [world.granted(ttl_s=1000) for _ in range(3)]
@@ -127,7 +127,7 @@ def test_a_cap_on_parked_workers_beats_the_floor_oldest_first(world: World) -> N
     assert kept.id == claims[-1].worker_id
 
 
-def test_surplus_shrinks_back_to_the_target_by_itself(world: World) -> None:
+def test_surplus_shrinks_to_the_target(world: World) -> None:
     world.profile(warm_target=2)
     world.warm(5)
     world.pass_time(299)
@@ -138,8 +138,8 @@ def test_surplus_shrinks_back_to_the_target_by_itself(world: World) -> None:
     assert len(world.workers(State.IDLE)) == 2
 
 
-def test_a_burst_is_not_surplus_the_moment_it_comes(world: World) -> None:
-    """The old ones were never above the target; the new ones have only just come."""
+def test_a_burst_is_not_surplus_at_once(world: World) -> None:
+    """The old ones were never above the target; the new ones have only just become ready."""
     world.profile(warm_target=2)
     world.warm(2)
     world.pass_time(1000)
@@ -179,7 +179,9 @@ def test_a_renewed_claim_lives_on(world: World) -> None:
 
 
 def test_an_outage_of_the_lane_ends_no_session(world: World) -> None:
-    """Nobody could renew for an hour; when canaries come through again, every holder has a whole lease to renew in."""
+    """No renewal was possible for an hour; when canaries pass again, every holder has a whole lease
+    to renew in.
+    """
     (worker,) = world.warm(1)
     granted = world.granted("acme", lease_s=30)
     world.canary()
@@ -196,7 +198,7 @@ def test_an_outage_of_the_lane_ends_no_session(world: World) -> None:
     assert world.state_of(worker) is State.HOT
 
 
-def test_a_renewal_that_comes_before_the_expiry_is_carried_out_wins(world: World) -> None:
+def test_a_renewal_before_the_expiry_pass_keeps_the_claim(world: World) -> None:
     from pool.core.ids import ClaimId
     from pool.core.states import ClaimEnd
     from pool.store import claims
@@ -215,8 +217,10 @@ def test_a_renewal_that_comes_before_the_expiry_is_carried_out_wins(world: World
     assert world.state_of(worker) is State.HOT
 
 
-def test_a_claim_that_expires_makes_room_for_its_orgs_waiter_at_once(world: World) -> None:
-    """The waiter is of another profile, and a worker has been idle all the time: only the cap was in its way."""
+def test_an_expired_claim_makes_room_for_its_orgs_waiter_at_once(world: World) -> None:
+    """The waiter is of another profile, and a worker has been idle all the time: only the cap
+    blocked it.
+    """
     world.profile("other", warm_target=0)
     world.org("acme", cap=1)
     world.warm(1)
@@ -252,7 +256,7 @@ def test_a_worker_that_could_not_be_parked_stays_usable_and_is_parked_later(
     world.granted("acme")
 
 
-def test_a_worker_past_its_age_leaves_when_unclaimed(world: World) -> None:
+def test_a_worker_past_its_highest_age_drains_when_unclaimed(world: World) -> None:
     world.configure(max_age_s=100)
     world.profile(warm_target=2)
     _idle, busy = world.warm(2)
@@ -265,7 +269,7 @@ def test_a_worker_past_its_age_leaves_when_unclaimed(world: World) -> None:
     assert busy
 
 
-def test_a_worker_of_a_key_that_nobody_has_leaves_once_a_newer_one_was_made_under_the_key_in_use(
+def test_a_worker_of_an_unknown_key_drains_once_a_worker_of_the_current_key_exists(
     world: World,
 ) -> None:
     """Otherwise it is claimed first, and its caller gets no token."""
@@ -282,14 +286,14 @@ def test_a_worker_of_a_key_that_nobody_has_leaves_once_a_newer_one_was_made_unde
         return sorted(w.state for w in world.workers())
 
     before = sorted([State.HOT, State.HOT_IDLE, State.IDLE])
-    # No worker was made under its key: it may be the one that was given a wrong one.
+    # No worker was created under its key: this process may be the one with the wrong key.
     assert reaped_by(new) == before
     world.pass_time(1)
     world.warm(1)
     then = sorted([*before, State.IDLE])
     assert reaped_by(third) == then
     assert reaped_by(replace(new, previous=old.current)) == then
-    # One that was left behind with the old key.
+    # One that was left with the old key.
     assert reaped_by(old) == then
     assert reaped_by(new) == sorted([State.DRAINING, State.DRAINING, State.HOT, State.IDLE])
     assert world.state_of(held.worker_id) is State.HOT
@@ -299,7 +303,7 @@ def test_a_worker_of_a_key_that_nobody_has_leaves_once_a_newer_one_was_made_unde
 # reconcile_warm
 
 
-def test_target_and_misses_make_exactly_that_many_slots_once(world: World) -> None:
+def test_target_and_misses_create_exactly_their_sum_of_slots_once(world: World) -> None:
     world.profile(warm_target=5)
     for n in range(30):
         world.refused("acme", request_id=f"r{n}")
@@ -354,7 +358,7 @@ def test_worker_that_becomes_ready_during_a_reconcile_is_counted_once(world: Wor
     assert nth > 5
 
 
-def test_one_caller_that_polls_adds_one(world: World) -> None:
+def test_a_polling_caller_counts_as_one_miss(world: World) -> None:
     """Also when what was made for it went to somebody else."""
     world.profile(warm_target=0)
     for _ in range(20):
@@ -384,7 +388,7 @@ def test_a_miss_is_demand_once_and_not_again_when_its_worker_was_taken(world: Wo
     assert world.workers(State.SPAWNING) == []
 
 
-def test_refusals_at_the_orgs_own_cap_are_no_demand(world: World) -> None:
+def test_refusals_at_the_orgs_cap_are_no_demand(world: World) -> None:
     world.profile(warm_target=0)
     world.org("acme", cap=1)
     world.warm(2)
@@ -434,10 +438,10 @@ def test_a_row_without_a_live_pod_is_not_warm(world: World) -> None:
     assert len(world.workers(State.SPAWNING)) == 1
 
 
-def test_a_worker_that_only_the_table_knows_to_be_ready_yet_is_warm(
+def test_a_worker_just_ready_in_the_table_and_not_in_the_view_is_warm(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each process has a view of its own, and this one's is a moment older than the row."""
+    """Each process has its own view, and this one's is slightly older than the row."""
     world.profile(warm_target=1)
     before = world.driver.cached()
     (worker,) = world.warm(1)
@@ -451,9 +455,7 @@ def test_a_worker_that_only_the_table_knows_to_be_ready_yet_is_warm(
 
 
 @pytest.mark.parametrize("seen", [{"terminating": True}, {"leaving": "cordoned"}, {"phase": PodPhase.ENDED}])
-def test_a_worker_whose_pod_is_seen_to_go_is_not_warm_however_young(
-    world: World, seen: dict[str, object]
-) -> None:
+def test_a_young_worker_whose_pod_is_terminating_is_not_warm(world: World, seen: dict[str, object]) -> None:
     world.profile(warm_target=1)
     (worker,) = world.warm(1)
     world.driver.change(worker, **seen)
@@ -461,7 +463,7 @@ def test_a_worker_whose_pod_is_seen_to_go_is_not_warm_however_young(
     assert len(world.workers(State.SPAWNING)) == 1
 
 
-def test_with_a_stale_view_nothing_is_made_and_it_is_no_success(world: World) -> None:
+def test_with_a_stale_view_nothing_is_created_and_the_pass_does_not_succeed(world: World) -> None:
     world.driver.age_s = 60
     assert world.run_pass("reconcile_warm")["outcome"] == "stale"
     assert world.workers() == []
@@ -469,7 +471,9 @@ def test_with_a_stale_view_nothing_is_made_and_it_is_no_success(world: World) ->
         assert passes.get(tx, "reconcile_warm").last_success_at is None
 
 
-def test_a_profile_whose_spawns_keep_failing_backs_off_and_holds_nobody_elses_slots(world: World) -> None:
+def test_a_profile_whose_spawns_keep_failing_backs_off_and_takes_no_slots_of_other_profiles(
+    world: World,
+) -> None:
     world.profile("bad", warm_target=1)
     world.profile(warm_target=1)
     world.configure(max_workers=2)
@@ -477,7 +481,7 @@ def test_a_profile_whose_spawns_keep_failing_backs_off_and_holds_nobody_elses_sl
 
     def bad_image(spec: PodSpec) -> object:
         if spec.profile == "bad":
-            raise Transient("image can not be pulled")
+            raise Transient("image cannot be pulled")
         return create(spec)
 
     world.driver.create = bad_image  # type: ignore[method-assign, assignment]
@@ -494,17 +498,17 @@ def test_a_profile_whose_spawns_keep_failing_backs_off_and_holds_nobody_elses_sl
     assert len([w for w in world.workers(State.SPAWNING) if w.profile == "bad"]) == 1
 
 
-def test_a_worker_that_comes_through_clears_its_own_profile_and_no_other(world: World) -> None:
+def test_a_worker_that_becomes_ready_closes_the_breaker_of_its_own_profile_only(world: World) -> None:
     world.profile("big")
     with world.store.write() as tx:
         for profile in ("default", "big"):
-            breakers.failed(tx, ProfileName(profile), "image can not be pulled")
+            breakers.failed(tx, ProfileName(profile), "image cannot be pulled")
     assert len(world.warm(1)) == 1
     with world.store.read() as tx:
         assert set(breakers.every(tx)) == {"big"}
 
 
-def test_at_the_pools_cap_surplus_then_parked_workers_give_way_to_a_waiter(world: World) -> None:
+def test_at_the_pools_cap_surplus_then_parked_workers_are_drained_for_a_waiter(world: World) -> None:
     world.profile("big", warm_target=0)
     world.profile(warm_target=0)
     world.configure(max_workers=2)
@@ -524,7 +528,7 @@ def test_at_the_pools_cap_surplus_then_parked_workers_give_way_to_a_waiter(world
     assert world.state_of(parked) is State.DRAINING
 
 
-def test_a_floor_does_not_give_way(world: World) -> None:
+def test_workers_kept_by_a_floor_are_not_drained_for_a_waiter(world: World) -> None:
     world.org("acme", hot_idle_floor=1)
     world.profile(warm_target=0)
     world.configure(max_workers=1)
@@ -565,7 +569,7 @@ def test_a_slot_that_never_becomes_ready_is_freed_with_its_pod(world: World) -> 
     assert world.driver.pods == {}
 
 
-def test_an_unschedulable_pod_is_kept_for_its_limit_and_not_churned(world: World) -> None:
+def test_an_unschedulable_pod_is_kept_for_its_limit_and_not_recreated(world: World) -> None:
     world.profile(warm_target=1)
     world.run_pass("reconcile_warm")
     world.deliver("pool.spawn")
@@ -601,7 +605,7 @@ def test_a_silent_binding_is_freed_and_its_request_gets_another_worker(world: Wo
     assert world.state_of(second) is State.RESERVED
 
 
-def test_a_heart_beating_activation_is_never_taken(world: World) -> None:
+def test_an_activation_with_a_heartbeat_is_never_ended(world: World) -> None:
     from pool.core.records import Held
     from pool.lifecycle import activating
     from pool.store import workers
@@ -631,7 +635,7 @@ def test_three_failed_probes_drain_an_unclaimed_worker_and_never_a_claimed_one(w
     assert world.state_of(granted.worker_id) is State.HOT
 
 
-def test_of_more_workers_than_a_run_can_probe_each_has_its_turn(world: World) -> None:
+def test_with_more_workers_than_a_run_can_probe_each_is_probed_in_turn(world: World) -> None:
     world.profile(probe_path="/healthz")
     world.configure(pass_limit=2)
     sick = world.warm(5)
@@ -695,7 +699,7 @@ def test_a_stamped_pod_that_is_young_is_left_alone(world: World) -> None:
     assert pod in world.driver.pods
 
 
-def test_few_stamped_pods_are_deleted_a_run(world: World) -> None:
+def test_a_run_deletes_a_bounded_number_of_stamped_pods(world: World) -> None:
     world.warm(1)
     for n in range(25):
         _pod(world, f"w-orphan-{n:02d}", stamped=True)
@@ -729,7 +733,7 @@ def test_a_pod_seen_again_is_no_longer_suspected(world: World) -> None:
     assert world.state_of(worker) is State.IDLE
 
 
-def test_a_list_that_fails_deletes_nothing_and_is_no_success(world: World) -> None:
+def test_a_failed_list_deletes_nothing_and_the_pass_does_not_succeed(world: World) -> None:
     world.warm(1)
     world.driver.age_s = 600
     assert world.run_pass("sweep_orphans")["outcome"] == "stale"
@@ -738,7 +742,7 @@ def test_a_list_that_fails_deletes_nothing_and_is_no_success(world: World) -> No
     assert row.last_success_at is None
 
 
-def test_an_empty_list_is_believed_only_with_proof_and_then_it_is(world: World) -> None:
+def test_an_empty_list_is_accepted_only_with_the_anchor(world: World) -> None:
     (worker,) = world.warm(1)
     world.driver.pods.clear()
     for _ in range(5):
@@ -755,7 +759,7 @@ def test_an_empty_list_is_believed_only_with_proof_and_then_it_is(world: World) 
     assert world.state_of(worker) is State.LOST
 
 
-def test_companions_without_a_pod_go(world: World) -> None:
+def test_companions_without_a_pod_are_removed(world: World) -> None:
     world.warm(1)
     world.driver.secrets["w-gone"] = "s"
     world.run_pass("sweep_orphans")
@@ -764,7 +768,7 @@ def test_companions_without_a_pod_go(world: World) -> None:
     assert len(world.driver.secrets) == 1
 
 
-def test_a_database_put_back_to_an_earlier_day_deletes_no_busy_pod(world: World) -> None:
+def test_a_restored_database_deletes_no_busy_pod(world: World) -> None:
     """The pod was claimed and stamped after the backup was taken."""
     (worker,) = world.warm(1)
     world.driver.change(worker, age_s=1000)
@@ -792,7 +796,7 @@ def test_a_database_put_back_to_an_earlier_day_deletes_no_busy_pod(world: World)
 # guard_disruption
 
 
-def test_busy_is_protected_idle_is_cleared_and_a_quiet_pool_writes_nothing(world: World) -> None:
+def test_busy_pods_are_protected_idle_pods_are_not_and_a_quiet_pool_writes_nothing(world: World) -> None:
     busy, idle = world.warm(2)
     granted = world.granted("acme")
     busy, idle = granted.worker_id, idle if granted.worker_id == busy else busy
@@ -821,8 +825,8 @@ def test_a_protection_left_behind_by_a_dead_replica_is_cleared(world: World) -> 
 # reconcile_headroom, collect_garbage
 
 
-def test_headroom_is_constant_and_off_deletes_it(world: World) -> None:
-    """Looked at after each run: too many that the next run deletes again would be too many all the same."""
+def test_headroom_is_constant_and_disabling_it_deletes_it(world: World) -> None:
+    """Checked after each run: too many that the next run deletes again would still be too many."""
     world.configure(headroom=2)
     world.warm(100)
     for _ in range(2):
@@ -836,7 +840,7 @@ def test_headroom_is_constant_and_off_deletes_it(world: World) -> None:
     assert len(world.workers(State.IDLE)) == 100
 
 
-def test_what_is_over_does_not_grow_for_ever(world: World) -> None:
+def test_ended_rows_are_deleted_after_their_retention(world: World) -> None:
     world.warm(3)
     kept = world.granted("acme")
     for _ in range(2):
@@ -852,7 +856,7 @@ def test_what_is_over_does_not_grow_for_ever(world: World) -> None:
     assert {r.worker_id for r in world.rows("journal")} == {kept.worker_id}
 
 
-# all of them
+# All passes
 
 
 @pytest.mark.parametrize("name", list(PASSES))
@@ -865,7 +869,7 @@ def test_a_dry_run_changes_nothing(world: World, name: str) -> None:
 
 @pytest.mark.parametrize("name", list(PASSES))
 def test_no_pass_touches_the_pod_of_a_live_claim(world: World, name: str) -> None:
-    """Though it is past every age and limit that there is."""
+    """Although it is past every age and limit."""
     world.profile(warm_target=0, probe_path="/healthz")
     world.configure(max_age_s=100, surplus_ttl_s=1)
     (worker,) = world.warm(1)
@@ -883,8 +887,8 @@ def test_no_pass_touches_the_pod_of_a_live_claim(world: World, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", list(PASSES))
-def test_a_pass_interrupted_at_any_step_converges_to_the_same_end(world: World, name: str) -> None:
-    """The lock is lost before step 1, 2, 3, …; the next whole run finishes the work."""
+def test_a_pass_interrupted_at_any_step_converges_to_the_same_state(world: World, name: str) -> None:
+    """The lock is lost before step 1, 2, 3, …; the next complete run finishes the work."""
     _something_of_everything(world)
     for steps in range(6):
         left = [steps]
@@ -973,10 +977,10 @@ def test_pods_that_ended_by_themselves_are_lost_with_their_exit_code(world: Worl
         assert orgs.pool_row(tx).live == 0
 
 
-# Profiles that were taken out of the configuration
+# Profiles that were removed from the configuration
 
 
-def test_unclaimed_workers_of_a_profile_that_is_gone_are_retired_a_few_a_run_and_busy_ones_when_released(
+def test_unclaimed_workers_of_a_removed_profile_are_retired_in_steps_and_busy_ones_when_released(
     world: World,
 ) -> None:
     world.profile("gone", warm_target=0)
@@ -1001,7 +1005,7 @@ def test_unclaimed_workers_of_a_profile_that_is_gone_are_retired_a_few_a_run_and
     assert world.state_of(busy.worker_id) is State.DRAINING
 
 
-def test_a_profile_that_another_replica_knows_is_left_alone(world: World) -> None:
+def test_a_profile_in_the_configuration_of_another_replica_is_left_alone(world: World) -> None:
     old = world.deps
     world.profile("new", warm_target=0)
     world.warm(1, "new")

@@ -1,4 +1,4 @@
-"""What draws pictures: `warmpool simulate --plot`, and the page of measurements."""
+"""Code that draws pictures: `warmpool simulate --plot`, and the page of measurements."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The driver without processes, which most tests of verbs and passes stand on, keeps the contract of the real ones. All of it applies: what its containers
-would do by themselves, its ground does."""
+"""The driver without processes, which most tests of verbs and passes use, passes the contract of
+the real ones. All of it applies: its ground does what containers would do by themselves.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ class TestPodlessDriver(DriverContract):
     """The contract, unchanged."""
 
 
-def test_a_grace_runs_out_with_the_time_that_passes(ground: PodlessGround) -> None:
+def test_a_grace_period_ends_on_the_shifted_clock(ground: PodlessGround) -> None:
     driver = ground.driver()
     pod = ground.make_ready(driver.create(ground.spec()))
     ground.make_busy(pod)
@@ -30,6 +31,6 @@ def test_a_grace_runs_out_with_the_time_that_passes(ground: PodlessGround) -> No
     assert driver.read(pod.name) is None
 
 
-def test_a_pod_without_an_address_can_not_be_asked(ground: PodlessGround) -> None:
+def test_a_pod_without_an_address_is_silent(ground: PodlessGround) -> None:
     driver = ground.driver()
     assert driver.word(driver.create(ground.spec())) is Word.SILENT

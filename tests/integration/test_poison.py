@@ -1,5 +1,7 @@
-"""One thing that is refused for ever (an admission webhook, a policy) darkens no pass: it is left out, counted and told, and the rest is done. A right that
-we lack is another matter: it concerns everything, and the run says so."""
+"""One object that is refused permanently (by an admission webhook or a policy) makes no pass dark:
+it is skipped, counted and reported, and the rest is done. A missing permission is different: it
+affects every object, and the run fails with it.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,12 @@ HELD = Stamp(org="acme", claim_id="c", epoch=1, busy=True)
 
 
 def orphan(world: World, name: str, *, stamped: bool = False, role: PodRole = PodRole.WORKER) -> str:
-    """An old pod that the table knows nothing of."""
+    """Create an old pod without a row."""
     driver = world.driver
     driver.create(
         PodSpec(
-            name=name, profile="default", revision="rev", image="i", cpu_millicores=1, memory_mib=1, port=1, grace_s=1,
+            name=name, profile="default", revision="rev", image="i", cpu_millicores=1, memory_mib=1, port=1,
+            grace_s=1,
             secret="s", role=role,
         )
     )  # fmt: skip
@@ -43,7 +46,7 @@ def drain(world: World, worker: str) -> None:
 
 
 def refused(world: World) -> dict[str, str]:
-    """What `status` says of it."""
+    """Return what `status` reports about it."""
     worries = reporting.status(world.store, world.deps.settings)["worries"]
     return {w["id"]: w["text"] for w in worries if w["id"].startswith("refused:")}
 
@@ -53,7 +56,7 @@ def row(world: World, name: str) -> passes.PassRow:
         return passes.get(tx, name)
 
 
-def test_an_orphan_that_can_not_be_deleted_is_left_out_and_told_until_it_is_mended(world: World) -> None:
+def test_an_orphan_that_cannot_be_deleted_is_skipped_and_reported_until_it_is_gone(world: World) -> None:
     world.warm(1)
     for name in ("w-a", "w-poison", "w-z"):
         orphan(world, name)
@@ -82,7 +85,7 @@ def test_an_orphan_that_can_not_be_deleted_is_left_out_and_told_until_it_is_mend
     assert refused(world) == {}
 
 
-def test_stamped_orphans_that_can_not_go_do_not_take_the_turn_of_those_that_can(world: World) -> None:
+def test_stamped_orphans_that_cannot_be_deleted_do_not_delay_others(world: World) -> None:
     world.warm(1)
     for n in range(12):
         world.driver.denied.add(("delete", orphan(world, f"w-a-poison-{n:02d}", stamped=True)))
@@ -96,7 +99,7 @@ def test_stamped_orphans_that_can_not_go_do_not_take_the_turn_of_those_that_can(
     assert len([name for name in world.driver.pods if "poison" in name or "mute" in name]) == 18
 
 
-def test_a_pod_that_can_not_be_stamped_leaves_the_others_protected(world: World) -> None:
+def test_a_pod_that_cannot_be_stamped_leaves_the_others_protected(world: World) -> None:
     world.warm(3)
     busy = [world.granted("acme").worker_id for _ in range(3)]
     world.broker.sent.clear()
@@ -106,7 +109,7 @@ def test_a_pod_that_can_not_be_stamped_leaves_the_others_protected(world: World)
     assert busy[1] in refused(world)["refused:guard_disruption:stamped"]
 
 
-def test_a_row_whose_pod_can_not_be_looked_for_leaves_the_others_to_be_lost(world: World) -> None:
+def test_a_row_whose_pod_cannot_be_read_does_not_keep_others_from_being_lost(world: World) -> None:
     one, two, _ = world.warm(3)
     for worker in (one, two):
         del world.driver.pods[worker]
@@ -116,7 +119,7 @@ def test_a_row_whose_pod_can_not_be_looked_for_leaves_the_others_to_be_lost(worl
     assert (world.state_of(one), world.state_of(two)) == (State.IDLE, State.LOST)
 
 
-def test_companions_and_placeholders_that_can_not_go_leave_the_others_to_go(world: World) -> None:
+def test_companions_and_placeholders_that_cannot_be_deleted_do_not_block_others(world: World) -> None:
     world.warm(1)
     world.driver.secrets |= {"w-left-a": "s", "w-left-b": "s"}
     world.driver.denied.add(("delete_companions", "w-left-a"))
@@ -132,7 +135,7 @@ def test_companions_and_placeholders_that_can_not_go_leave_the_others_to_go(worl
     assert "p-b" not in world.driver.pods
 
 
-def test_placeholders_that_are_refused_are_tried_once_a_run(world: World, monkeypatch: Any) -> None:
+def test_refused_placeholders_are_tried_once_per_run(world: World, monkeypatch: Any) -> None:
     world.warm(1)
     world.configure(headroom=5)
     monkeypatch.setattr(world.deps.ids, "worker", lambda: "same")
@@ -143,7 +146,7 @@ def test_placeholders_that_are_refused_are_tried_once_a_run(world: World, monkey
     assert "placeholder_made was refused" in refused(world)["refused:reconcile_headroom:placeholder_made"]
 
 
-def test_a_right_that_is_missing_is_no_matter_of_one_pod(world: World) -> None:
+def test_a_missing_permission_is_not_treated_as_one_bad_pod(world: World) -> None:
     world.warm(2)
     for _ in range(2):
         world.granted("acme")
@@ -156,7 +159,7 @@ def test_a_right_that_is_missing_is_no_matter_of_one_pod(world: World) -> None:
     assert "may not stamp" in str(found.last_detail)
 
 
-def test_one_pod_that_nobody_answers_for_is_left_out_and_several_mean_an_outage(world: World) -> None:
+def test_one_pod_whose_call_times_out_is_skipped_and_several_are_an_outage(world: World) -> None:
     world.warm(1)
     names = [orphan(world, f"w-{n}") for n in range(6)]
     world.driver.unanswered.add(("delete", names[0]))
@@ -169,7 +172,7 @@ def test_one_pod_that_nobody_answers_for_is_left_out_and_several_mean_an_outage(
     assert len([verb for verb, _ in world.driver.calls if verb == "delete"]) == 3
 
 
-def test_a_worker_whose_pod_can_not_be_deleted_is_told_and_holds_up_nobody(world: World) -> None:
+def test_a_worker_whose_pod_cannot_be_deleted_is_reported_and_delays_no_other(world: World) -> None:
     poison, other, _ = world.warm(3)
     world.driver.denied.add(("delete", poison))
     for worker in (poison, other):
@@ -195,7 +198,7 @@ def test_a_worker_whose_pod_can_not_be_deleted_is_told_and_holds_up_nobody(world
     assert refused(world) == {}
 
 
-def test_a_dry_run_tells_nobody(world: World) -> None:
+def test_a_dry_run_reports_nothing(world: World) -> None:
     world.warm(1)
     world.driver.denied.add(("word", orphan(world, "w-poison", stamped=True)))
     world.run_pass("sweep_orphans")

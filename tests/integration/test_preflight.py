@@ -1,5 +1,7 @@
-"""A component's start: without a cluster that answers it starts and says so, without credentials it does not, and what only a cluster needs is not loaded
-where there is none. What a cluster answers is tried in `tests/kube/test_preflight.py`."""
+"""The start of a component: with an unreachable cluster it starts and logs it, without credentials
+it does not start, and without a cluster no Kubernetes code is loaded.
+`tests/kube/test_preflight.py` tests the answers of a cluster.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ def without_tables(postgres: PostgresServer, request: pytest.FixtureRequest) -> 
     postgres.drop_database(name)
 
 
-def test_a_cluster_that_does_not_answer_keeps_nobody_from_starting(away: Settings) -> None:
+def test_an_unreachable_cluster_does_not_prevent_a_start(away: Settings) -> None:
     with capture_logs() as told:
         starting.assert_rights(away)
     assert [(line["log_level"], line["event"]) for line in told] == [("warning", "rights_not_checked")]
@@ -61,14 +63,14 @@ def test_without_credentials_nothing_starts(tmp_path: Path) -> None:
         starting.assert_rights(Settings(pool=PoolSettings(driver="kubernetes"), kubernetes=nowhere))
 
 
-def test_a_pool_without_a_cluster_asks_none() -> None:
+def test_a_pool_without_a_cluster_calls_no_api_server() -> None:
     with capture_logs() as told:
         starting.assert_rights(Settings())
     assert told == []
 
 
-def test_told_to_end_while_it_asks_for_its_rights_a_worker_ends(tmp_path: Path, away: Settings) -> None:
-    """The API server is connected to and says nothing."""
+def test_a_worker_stopped_during_its_permission_check_ends(tmp_path: Path, away: Settings) -> None:
+    """The API server accepts the connection and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         mute = json.dumps(AWAY).replace("127.0.0.1:1", f"127.0.0.1:{server.getsockname()[1]}")
         Path(away.kubernetes.kubeconfig).write_text(mute)
@@ -93,7 +95,7 @@ def test_told_to_end_while_it_asks_for_its_rights_a_worker_ends(tmp_path: Path, 
             worker.wait()
 
 
-def test_the_doctor_says_what_nobody_looked_at(away: Settings, tmp_path: Path) -> None:
+def test_the_doctor_lists_what_was_not_checked(away: Settings, tmp_path: Path) -> None:
     local = Installation(Settings(pool=PoolSettings(data_dir=str(tmp_path / "none"))))
     found = {f.id: f for f in examine(local)}
     assert found["cluster"].level is Level.UNCHECKED
@@ -107,9 +109,7 @@ def test_the_doctor_says_what_nobody_looked_at(away: Settings, tmp_path: Path) -
     sick.close()
 
 
-def test_what_can_not_be_checked_for_another_fault_is_not_told_as_bad_again(
-    tmp_path: Path, without_tables: str
-) -> None:
+def test_a_check_blocked_by_another_fault_is_not_reported_as_bad(tmp_path: Path, without_tables: str) -> None:
     pool = PoolSettings(
         broker_url="redis://127.0.0.1:1/0", database_url=without_tables, data_dir=str(tmp_path)
     )
@@ -120,7 +120,9 @@ def test_what_can_not_be_checked_for_another_fault_is_not_told_as_bad_again(
     assert not {i for i in bad if i.startswith(("broker_", "table_"))}
 
 
-def test_a_start_tells_what_is_wrong_around_it_in_a_line_each(tmp_path: Path, without_tables: str) -> None:
+def test_a_start_logs_each_problem_of_its_environment_in_one_line(
+    tmp_path: Path, without_tables: str
+) -> None:
     with RedisServer() as redis, capture_logs() as told:
         pool = PoolSettings(broker_url=redis.url, database_url=without_tables, data_dir=str(tmp_path))
         starting.log_start_checks(Settings(pool=pool))
@@ -130,9 +132,7 @@ def test_a_start_tells_what_is_wrong_around_it_in_a_line_each(tmp_path: Path, wi
     assert all(line["evidence"] and line["fix"] for line in told)
 
 
-def test_the_command_names_what_was_not_checked_and_that_is_nothing_bad(
-    tmp_path: Path, without_tables: str
-) -> None:
+def test_the_doctor_command_lists_unchecked_items_and_exits_zero(tmp_path: Path, without_tables: str) -> None:
     with RedisServer(appendonly=True) as redis:
         env = {
             "PATH": "/usr/bin:/bin",
@@ -148,7 +148,7 @@ def test_the_command_names_what_was_not_checked_and_that_is_nothing_bad(
     assert found["redis_policy"]["level"] == "ok"
     assert "?? cluster: not checked: the driver is local" in shown.stdout
     assert shown.stdout.strip().endswith(", 1 not checked")
-    # Nobody runs passes here, which on a slow machine is noticed.
+    # No passes run here, which is reported on a slow machine.
     bad = {f["id"].partition(":")[0] for f in found.values() if f["level"] == "bad"}
     assert bad <= {"pass_dark", "beat_dark"}
     assert told.returncode == (1 if bad else 0)
@@ -161,15 +161,15 @@ def command(name: str, env: dict[str, str], *words: str) -> subprocess.Completed
     return subprocess.run(run, cwd=ROOT, env=env, capture_output=True, text=True)
 
 
-def test_a_check_up_of_a_local_pool_needs_nothing_of_a_clusters() -> None:
+def test_a_doctor_run_of_a_local_pool_needs_no_cluster() -> None:
     missing = "import sys; sys.modules.update(msgspec=None, kubernetes=None); import pool.ops.doctor, pool.ops.doctor.starting"
     subprocess.run([sys.executable, "-c", missing], cwd=ROOT, check=True)
 
 
-def test_an_acquire_worker_loads_nothing_that_speaks_to_a_cluster(
+def test_an_acquire_worker_imports_no_kubernetes_client(
     tmp_path: Path, away: Settings, without_tables: str
 ) -> None:
-    """It is prepared as it starts, with the Kubernetes driver configured."""
+    """It is prepared as at a start, with the Kubernetes driver configured."""
     script = (
         "import sys; from tasks.__main__ import _prepare; from tasks.app import app; _prepare(app, 'acquire');"
         "sys.exit(any(m.startswith(('kubernetes', 'pool.drivers.kubernetes', 'pool.ops.doctor')) for m in sys.modules))"

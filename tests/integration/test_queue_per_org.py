@@ -1,5 +1,6 @@
-"""A queue for each org, on a real server under the ACL lines that the command prints: an org writes to its own queue and reads its own answers, and
-nothing else. With the lane and without."""
+"""A queue for each org, on a real server with the ACL lines that the command prints: an org writes
+to its own queue and reads its own answers, and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from tests.support.signed import MASTER_KEY, key_of, recipe, refusals, refused_a
 from tests.support.system import ROOT, System
 from tests.support.waiting import eventually
 
-# One's name begins with the other's; the last is made while the pool runs.
+# One name is a prefix of the other; the last org is created while the pool runs.
 ORGS = ("acme", "acme.eu", "bolt", "late")
 PATIENCE_S = 30.0
 
@@ -36,7 +37,7 @@ def password(user: str) -> str:
 
 
 def shipped_acl() -> str:
-    """The file as the chart renders it."""
+    """Return the file as the chart renders it."""
     text = (ROOT / "charts" / "warmpool" / "files" / "users.acl").read_text()
     return re.sub(
         r"\{\{ \.(\w+) \| sha256sum \}\}",
@@ -91,7 +92,7 @@ def test_the_commands_print_what_an_orgs_services_need(system: System, tmp_path:
 
 
 @pytest.mark.parametrize("org", ORGS[:2])
-def test_an_org_is_served_under_its_own_line(system: System, org: str) -> None:
+def test_an_org_is_served_with_its_own_acl_line(system: System, org: str) -> None:
     url = url_of(system, org)
     with Pool(url, org_key=key(org), name="svc") as pool, pool.acquire(org, wait_s=20) as worker:
         assert worker.claim_id in system.live_claims(org=org)
@@ -125,21 +126,29 @@ def test_a_new_org_is_served_without_a_restart(system: System) -> None:
 
 ALLOWED = [
     "LPUSH acquire.acme. {}", "BLPOP warmpool.reply.acme:svc.1 0.01", "RPUSH warmpool.reply.acme:svc.1 {}",
-    "EXPIRE warmpool.reply.acme:svc.1 60", "GET celery-task-meta-acme:1", "MGET celery-task-meta-acme:1", "TIME", "PING",
+    "EXPIRE warmpool.reply.acme:svc.1 60", "GET celery-task-meta-acme:1", "MGET celery-task-meta-acme:1",
+    "TIME", "PING",
 ]  # fmt: skip
 REFUSED = [
-    "LPUSH acquire {}", "LPUSH acquire.bolt. {}", "LPUSH acquire.acme.eu. {}", "LPUSH acquire.general {}", "LPUSH fleet {}", "LPUSH bind {}",
-    "LPUSH passes {}", "RPOP acquire.acme.", "LRANGE acquire.acme. 0 -1", "LLEN acquire.acme.", "DEL acquire.acme.", "BLPOP acquire.acme. 0.01",
-    "BLPOP warmpool.reply.bolt:svc.1 0.01", "BLPOP warmpool.reply.acme.eu:svc.1 0.01", "RPUSH warmpool.reply.bolt:svc.1 {}",
-    "BLPOP warmpool.reply.svc.1 0.01", "GET celery-task-meta-bolt:1", "GET celery-task-meta-acme.eu:1", "GET celery-task-meta-1",
-    "SET celery-task-meta-acme:1 {}", "SUBSCRIBE celery-task-meta-bolt:1", "SUBSCRIBE celery-task-meta-acme.eu:1", "PSUBSCRIBE celery-task-meta-*",
-    "PUBLISH celery-task-meta-acme:1 {}", "GET warmpool.nonce.acme:1", "DEL warmpool.nonce.acme:1", "SET warmpool.lock.reap x",
-    "SADD _kombu.binding.acquire x", "HGETALL unacked", "SCAN 0", "KEYS *", "EVAL return(1) 0", "FLUSHALL", "INFO", "ACL LIST", "CONFIG GET *",
+    "LPUSH acquire {}", "LPUSH acquire.bolt. {}", "LPUSH acquire.acme.eu. {}", "LPUSH acquire.general {}",
+    "LPUSH fleet {}", "LPUSH bind {}",
+    "LPUSH passes {}", "RPOP acquire.acme.", "LRANGE acquire.acme. 0 -1", "LLEN acquire.acme.",
+    "DEL acquire.acme.", "BLPOP acquire.acme. 0.01",
+    "BLPOP warmpool.reply.bolt:svc.1 0.01", "BLPOP warmpool.reply.acme.eu:svc.1 0.01",
+    "RPUSH warmpool.reply.bolt:svc.1 {}",
+    "BLPOP warmpool.reply.svc.1 0.01", "GET celery-task-meta-bolt:1", "GET celery-task-meta-acme.eu:1",
+    "GET celery-task-meta-1",
+    "SET celery-task-meta-acme:1 {}", "SUBSCRIBE celery-task-meta-bolt:1",
+    "SUBSCRIBE celery-task-meta-acme.eu:1", "PSUBSCRIBE celery-task-meta-*",
+    "PUBLISH celery-task-meta-acme:1 {}", "GET warmpool.nonce.acme:1", "DEL warmpool.nonce.acme:1",
+    "SET warmpool.lock.reap x",
+    "SADD _kombu.binding.acquire x", "HGETALL unacked", "SCAN 0", "KEYS *", "EVAL return(1) 0", "FLUSHALL",
+    "INFO", "ACL LIST", "CONFIG GET *",
     "PUBLISH /0.celery.pidbox {}", "MONITOR",
 ]  # fmt: skip
 
 
-def test_the_line_lets_an_org_do_its_own_and_nothing_else(system: System) -> None:
+def test_the_acl_line_permits_an_org_its_own_keys_and_nothing_else(system: System) -> None:
     went_through = []
     with redis.Redis.from_url(url_of(system, "acme"), retry=None) as client:
         for line in ALLOWED:
@@ -156,19 +165,20 @@ def test_the_line_lets_an_org_do_its_own_and_nothing_else(system: System) -> Non
     assert went_through == []
 
 
-def test_the_shipped_producer_is_the_one_that_the_command_prints() -> None:
+def test_the_acl_line_of_the_chart_is_the_one_that_the_command_prints() -> None:
     assert acl.line("producer", acl.producer_rules(), password("producer")) in shipped_acl().splitlines()
 
 
-def test_another_orgs_key_does_not_help_whoever_has_only_his_own_queue(system: System) -> None:
+def test_a_key_of_another_org_is_refused_on_an_orgs_own_queue(system: System) -> None:
     with Pool(url_of(system, "acme"), org_key=key("bolt")) as pool, pytest.raises(BrokerDown):
         pool.acquire("bolt")
 
 
 def push(system: System, *, reply_to: str, task_id: str, signed_by: str) -> str:
-    """Onto acme's own queue."""
+    """Push to acme's own queue."""
     message = Message(
-        task="pool.acquire", kwargs={"request_id": RandomIds().request()}, task_id=task_id, origin="test", reply_to=reply_to
+        task="pool.acquire", kwargs={"request_id": RandomIds().request()}, task_id=task_id, origin="test",
+        reply_to=reply_to
     )  # fmt: skip
     with redis.Redis.from_url(url_of(system, "acme")) as client:
         asked = Asked(task=message.task, task_id=task_id, address=reply_to, args=[], kwargs=message.kwargs)
@@ -179,7 +189,7 @@ def push(system: System, *, reply_to: str, task_id: str, signed_by: str) -> str:
     return signature
 
 
-def test_an_answer_that_would_go_to_anothers_keys_is_not_given(system: System) -> None:
+def test_no_answer_is_written_to_keys_of_another_org(system: System) -> None:
     with redis.Redis.from_url(system.redis.url_of("control", password("control"))) as control:
         for reply_to, task_id in (
             ("warmpool.reply.bolt:x", "acme:1"),
@@ -196,8 +206,8 @@ def test_an_answer_that_would_go_to_anothers_keys_is_not_given(system: System) -
             )
 
 
-def test_the_queue_of_one_org_does_not_keep_the_others_waiting(system: System) -> None:
-    """A thousand messages of one org that mean nothing, and somebody of another org."""
+def test_the_queue_of_one_org_does_not_delay_the_others(system: System) -> None:
+    """A thousand meaningless messages of one org, and one caller of another org."""
     with redis.Redis.from_url(url_of(system, "acme")) as client:
         client.lpush("acquire.acme.", *["{}"] * 1000)
     with Pool(url_of(system, "bolt"), org_key=key("bolt")) as pool:

@@ -1,4 +1,6 @@
-"""The reference worker: who is served, who is refused, and how it leaves. Each test talks to a real one."""
+"""The reference worker: which callers it serves, which it refuses, and how it ends. Each test calls
+a real one.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def worker(ground: LocalGround) -> Pod:
     return ground.make_ready(ground.driver().create(ground.spec()))
 
 
-def test_a_holder_is_served_and_told_by_whom(ground: LocalGround, worker: Pod) -> None:
+def test_a_holder_is_served_and_gets_the_workers_name(ground: LocalGround, worker: Pod) -> None:
     for path in ("/", "/echo", "/echo?colour=green"):
         status, said = call(worker, "POST", path, auth("w-one", "c-1", 3), "hello")
         assert status == 200
@@ -93,14 +95,14 @@ def test_one_epoch_has_one_holder(worker: Pod) -> None:
     assert call(worker, "GET", "/echo", auth("w-one", "c-2", 1))[0] == 409
 
 
-def test_a_newer_holder_ends_the_last_ones_session(worker: Pod) -> None:
+def test_a_newer_holder_ends_the_session_of_the_holder_before(worker: Pod) -> None:
     assert call(worker, "POST", "/sessions", auth("w-one", "c-1", 1))[0] == 200
     assert call(worker, "GET", "/echo", auth("w-one", "c-2", 2))[0] == 200
     said = call(worker, "GET", "/sessions")[1]
     assert (said["open"], said["claim"], said["epoch"]) == (0, "c-2", 2)
 
 
-def test_its_word_counts_the_session_and_names_the_holder(worker: Pod) -> None:
+def test_the_self_report_counts_sessions_and_names_the_holder(worker: Pod) -> None:
     fresh = call(worker, "GET", "/sessions")[1]
     assert fresh == {"open": 0, "claim": None, "epoch": 0, "last_used_s": None, "draining": False}
     for _ in range(2):
@@ -121,7 +123,7 @@ def test_a_request_in_flight_is_a_session(worker: Pod) -> None:
     assert call(worker, "GET", "/sessions")[1]["open"] == 0
 
 
-def test_an_activation_is_remembered(worker: Pod) -> None:
+def test_an_activation_is_stored(worker: Pod) -> None:
     assert call(worker, "POST", "/activate", GOOD, '{"org": "acme", "colour": "green"}')[0] == 200
     said = call(worker, "GET", "/echo", auth("w-one", "c-2", 2))[1]
     assert (said["org"], said["activation"]["colour"]) == ("acme", "green")
@@ -133,7 +135,7 @@ def test_a_worker_bound_to_an_org_refuses_another(worker: Pod) -> None:
     assert call(worker, "GET", "/echo", auth("w-one", "c-2", 2))[1]["org"] == "acme"
 
 
-def test_an_activation_told_to_fail_binds_nothing(worker: Pod) -> None:
+def test_a_failed_activation_binds_nothing(worker: Pod) -> None:
     assert call(worker, "POST", "/activate", GOOD, '{"org": "acme", "fail": true}')[0] == 500
     assert call(worker, "GET", "/echo", GOOD)[1]["org"] is None
 
@@ -148,11 +150,11 @@ def test_an_activation_overtaken_by_a_newer_holder_binds_nothing(worker: Pod) ->
 
 
 @pytest.mark.parametrize("body", ["{", "[]", '"text"'])
-def test_an_activation_that_is_no_object_is_refused(worker: Pod, body: str) -> None:
+def test_an_activation_that_is_no_json_object_is_refused(worker: Pod, body: str) -> None:
     assert call(worker, "POST", "/activate", GOOD, body)[0] == 400
 
 
-def test_what_it_does_not_know_it_says_so(worker: Pod) -> None:
+def test_unknown_paths_and_methods_are_refused(worker: Pod) -> None:
     assert call(worker, "GET", "/nothing", GOOD)[0] == 404
     assert call(worker, "PUT", "/activate", GOOD)[0] == 405
     assert call(worker, "POST", "/echo", GOOD | {"Content-Length": "-1"})[0] == 413
@@ -169,19 +171,19 @@ def test_a_connection_serves_many_requests(worker: Pod) -> None:
     connection.close()
 
 
-def test_a_worker_told_to_end_waits_for_its_session(ground: LocalGround, worker: Pod) -> None:
+def test_a_stopping_worker_waits_for_its_session(ground: LocalGround, worker: Pod) -> None:
     assert call(worker, "POST", "/sessions", GOOD)[0] == 200
     ground.driver().delete(worker.name, worker.uid)
     eventually(lambda: call(worker, "GET", "/healthz")[0] == 503)
     assert call(worker, "GET", "/sessions")[1]["draining"] is True
-    # Its holder goes on, until it is done.
+    # Its holder continues until it is done.
     assert call(worker, "GET", "/echo", GOOD)[0] == 200
     assert ground.identity(worker).alive()
     assert call(worker, "DELETE", "/sessions", GOOD)[0] == 200
     eventually(lambda: ground.driver().read(worker.name) is None)
 
 
-def test_a_worker_told_to_end_answers_what_is_in_flight(ground: LocalGround, worker: Pod) -> None:
+def test_a_stopping_worker_answers_requests_in_flight(ground: LocalGround, worker: Pod) -> None:
     with ThreadPoolExecutor(1) as threads:
         slow = threads.submit(call, worker, "POST", "/activate", GOOD, '{"sleep_s": 1}')
         eventually(lambda: call(worker, "GET", "/sessions")[1]["open"] == 1)
@@ -192,7 +194,7 @@ def test_a_worker_told_to_end_answers_what_is_in_flight(ground: LocalGround, wor
     eventually(lambda: ground.driver().read(worker.name) is None)
 
 
-def test_a_worker_told_to_end_closes_idle_connections(ground: LocalGround, worker: Pod) -> None:
+def test_a_stopping_worker_closes_idle_connections(ground: LocalGround, worker: Pod) -> None:
     assert call(worker, "POST", "/sessions", GOOD)[0] == 200
     connection = _connect(worker)
     connection.request("GET", "/echo", headers=GOOD)
@@ -203,11 +205,11 @@ def test_a_worker_told_to_end_closes_idle_connections(ground: LocalGround, worke
     assert call(worker, "DELETE", "/sessions", GOOD)[0] == 200
 
 
-def test_a_worker_told_to_end_answers_who_has_just_connected(ground: LocalGround, worker: Pod) -> None:
+def test_a_stopping_worker_answers_new_connections(ground: LocalGround, worker: Pod) -> None:
     assert call(worker, "POST", "/sessions", GOOD)[0] == 200
     connection = _connect(worker)
     connection.connect()
-    # Once another was answered, this one has been taken on.
+    # Once another request was answered, this one has been accepted.
     assert call(worker, "GET", "/healthz")[0] == 200
     ground.driver().delete(worker.name, worker.uid)
     eventually(lambda: call(worker, "GET", "/healthz")[0] == 503)
@@ -216,14 +218,14 @@ def test_a_worker_told_to_end_answers_who_has_just_connected(ground: LocalGround
     connection.close()
 
 
-def test_a_worker_leaves_when_its_own_grace_is_over(ground: LocalGround) -> None:
+def test_a_worker_exits_at_the_end_of_its_grace_period(ground: LocalGround) -> None:
     pod = ground.make_ready(ground.driver().create(replace(ground.spec(), grace_s=1)))
     assert call(pod, "POST", "/sessions", GOOD)[0] == 200
     ground.driver().delete(pod.name, pod.uid, grace_s=300)
     eventually(lambda: ground.driver().read(pod.name) is None)
 
 
-def test_a_worker_whose_directory_was_taken_away_leaves(ground: LocalGround, worker: Pod) -> None:
+def test_a_worker_whose_directory_was_removed_exits(ground: LocalGround, worker: Pod) -> None:
     ground.run_file(worker, "status").unlink()
     eventually(lambda: not ground.identity(worker).alive(), within_s=15)
 

@@ -1,4 +1,6 @@
-"""An operator changes the image in the file and restarts the control plane, as services meet it: real processes, real pods."""
+"""An operator changes the image in the file and restarts the control plane: real processes, real
+pods.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,7 @@ def _halted(system: System) -> dict[str, Any] | None:
     return rollout if rollout is not None and rollout["progress"] == "halted" else None
 
 
-def test_a_changed_image_rolls_the_pool_and_a_broken_one_halts_while_the_old_keep_serving(
+def test_a_new_image_rolls_out_and_a_broken_one_halts_while_old_workers_serve(
     system: System,
 ) -> None:
     service = Service(system.redis.url)

@@ -1,4 +1,6 @@
-"""A profile's build changes: new workers first, then the old ones go, a few at a time; a build that does not start changes nothing."""
+"""A profile's build changes: new workers first, then the old ones drain in steps; a build that does
+not start changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ NEW = "registry/worker:2"
 
 @pytest.fixture
 def rolled(world: World) -> World:
-    """Four warm workers whose image was changed, on a pool that replaces one at a time."""
+    """Four warm workers whose image was changed, in a pool that replaces one at a time."""
     world.configure(rollout_step_percent=1, rollout_ready_s=0)
     world.profile(warm_target=4)
     world.run_pass("reconcile_warm")
@@ -35,7 +37,7 @@ def rolled(world: World) -> World:
 
 
 def _become_ready(world: World) -> None:
-    """Pods of all slots start and are seen."""
+    """Start the pods of all slots and observe them."""
     world.deliver("pool.spawn", "pool.retire")
     for pod in list(world.driver.pods.values()):
         if not pod.ready:
@@ -44,7 +46,7 @@ def _become_ready(world: World) -> None:
 
 
 def _end(world: World) -> None:
-    """Pods of all slots end at once, as those of a broken image do."""
+    """End the pods of all slots at once, like those of a broken image."""
     world.deliver("pool.spawn", "pool.retire")
     for pod in list(world.driver.pods.values()):
         if not pod.ready:
@@ -60,7 +62,7 @@ def _status(world: World) -> str:
     return screen(reporting.status(world.store, world.deps.settings))
 
 
-def test_new_workers_are_ready_before_old_ones_go_and_the_supply_never_falls_below_the_target(
+def test_a_rollout_never_takes_the_warm_supply_below_the_target(
     rolled: World,
 ) -> None:
     for _ in range(9):
@@ -77,7 +79,7 @@ def test_new_workers_are_ready_before_old_ones_go_and_the_supply_never_falls_bel
 
 
 @pytest.mark.parametrize("image", [NEW, "registry/node-runner:2", "registry/evict-preempt:2"])
-def test_replaced_worker_counts_as_a_rollout_whatever_the_image_is_named(rolled: World, image: str) -> None:
+def test_replaced_worker_counts_as_a_rollout_for_any_image_name(rolled: World, image: str) -> None:
     rolled.profile(image=image)
     for _ in range(3):
         rolled.run_pass("reconcile_warm")
@@ -87,8 +89,8 @@ def test_replaced_worker_counts_as_a_rollout_whatever_the_image_is_named(rolled:
     assert drained == {"rollout"}
 
 
-def test_a_target_set_at_run_time_is_the_one_that_a_rollout_keeps(rolled: World) -> None:
-    """The configuration says four; an operator has said six while the old image was warm."""
+def test_a_rollout_keeps_a_warm_target_set_at_run_time(rolled: World) -> None:
+    """The configuration has four; an operator has set six while the old image was warm."""
     with rolled.store.write() as tx:
         targets.set_target(tx, ProfileName("default"), 6, who="test")
     for _ in range(4):
@@ -111,7 +113,7 @@ def test_a_larger_step_replaces_more_at_a_time(rolled: World) -> None:
     assert len(rolled.workers(State.SPAWNING)) == 2
 
 
-def test_what_is_ready_only_for_a_moment_replaces_nothing(rolled: World) -> None:
+def test_a_worker_that_is_ready_only_briefly_replaces_nothing(rolled: World) -> None:
     rolled.configure(rollout_ready_s=10)
     rolled.run_pass("reconcile_warm")
     _become_ready(rolled)
@@ -123,7 +125,7 @@ def test_what_is_ready_only_for_a_moment_replaces_nothing(rolled: World) -> None
     assert len(_images(rolled, State.IDLE)) == 4
 
 
-def test_old_workers_are_handed_out_until_they_are_replaced(rolled: World) -> None:
+def test_old_workers_are_granted_until_they_are_replaced(rolled: World) -> None:
     rolled.run_pass("reconcile_warm")
     granted = rolled.granted()
     assert rolled.worker(granted.worker_id).image != NEW
@@ -151,7 +153,7 @@ def test_a_busy_worker_of_the_new_image_is_parked_when_it_is_released(rolled: Wo
     assert rolled.state_of(granted.worker_id) is State.HOT_IDLE
 
 
-def test_parked_workers_of_the_old_image_go_one_step_at_a_time_also_below_their_orgs_floor(
+def test_parked_workers_of_the_old_image_drain_in_steps_also_below_their_orgs_floor(
     rolled: World,
 ) -> None:
     rolled.org("acme", hot_idle_floor=3)
@@ -168,7 +170,7 @@ def test_parked_workers_of_the_old_image_go_one_step_at_a_time_also_below_their_
     assert _images(rolled, State.IDLE) == [NEW] * 4
 
 
-def test_a_profile_that_keeps_nothing_warm_replaces_what_is_parked(world: World) -> None:
+def test_a_profile_with_warm_target_zero_replaces_parked_workers(world: World) -> None:
     world.configure(rollout_ready_s=0)
     world.profile(warm_target=0)
     world.warm(1)
@@ -182,7 +184,7 @@ def test_a_profile_that_keeps_nothing_warm_replaces_what_is_parked(world: World)
     assert world.state_of(granted.worker_id) in {State.DRAINING, State.RETIRED}
 
 
-def test_an_image_that_does_not_start_halts_the_rollout_and_the_old_ones_keep_serving(rolled: World) -> None:
+def test_an_image_that_does_not_start_halts_the_rollout_and_old_workers_serve(rolled: World) -> None:
     old = {w.id for w in rolled.workers(State.IDLE)}
     for _ in range(5):
         rolled.run_pass("reconcile_warm")
@@ -199,7 +201,7 @@ def test_an_image_that_does_not_start_halts_the_rollout_and_the_old_ones_keep_se
     assert rolled.state_of(granted.worker_id) is State.HOT_IDLE
 
 
-def test_a_halted_rollout_goes_on_by_itself_once_the_image_starts(rolled: World) -> None:
+def test_a_halted_rollout_resumes_once_the_image_starts(rolled: World) -> None:
     for _ in range(3):
         rolled.run_pass("reconcile_warm")
         _end(rolled)
@@ -211,8 +213,8 @@ def test_a_halted_rollout_goes_on_by_itself_once_the_image_starts(rolled: World)
     assert "rollout" not in _status(rolled)
 
 
-def test_a_mended_image_is_tried_at_once(rolled: World) -> None:
-    """What was held against the broken one is not held against it."""
+def test_a_corrected_image_is_tried_at_once(rolled: World) -> None:
+    """Failures of the broken image do not count against it."""
     for _ in range(4):
         rolled.run_pass("reconcile_warm")
         _end(rolled)
@@ -223,7 +225,7 @@ def test_a_mended_image_is_tried_at_once(rolled: World) -> None:
     assert _images(rolled, State.SPAWNING) == ["registry/worker:3"]
 
 
-def test_going_back_to_the_image_before_keeps_the_workers_that_have_it(rolled: World) -> None:
+def test_a_rollback_keeps_the_workers_of_the_image_before(rolled: World) -> None:
     old = {w.id for w in rolled.workers(State.IDLE)}
     rolled.run_pass("reconcile_warm")
     _end(rolled)
@@ -236,8 +238,8 @@ def test_going_back_to_the_image_before_keeps_the_workers_that_have_it(rolled: W
     assert "halted" not in _status(rolled)
 
 
-def test_an_old_configuration_beside_a_new_one_stands_back(rolled: World) -> None:
-    """While the control plane itself is replaced both run the passes in turn."""
+def test_a_process_with_an_old_configuration_does_not_undo_a_rollout(rolled: World) -> None:
+    """While the control plane itself is replaced, both versions run the passes in turn."""
     new = rolled.deps
     rolled.profile(image="warmpool/reference-worker")
     stale = replace(rolled.deps, started_at=new.started_at.replace(year=2000))
@@ -250,7 +252,7 @@ def test_an_old_configuration_beside_a_new_one_stands_back(rolled: World) -> Non
     assert _images(rolled, State.IDLE) == [NEW] * 4
 
 
-def test_a_configuration_that_nobody_speaks_for_any_more_does_not_rule(rolled: World) -> None:
+def test_a_configuration_without_a_live_process_is_not_in_force(rolled: World) -> None:
     rolled.run_pass("reconcile_warm")
     new = rolled.deps
     rolled.profile(image="warmpool/reference-worker")
@@ -266,7 +268,7 @@ def test_a_configuration_that_nobody_speaks_for_any_more_does_not_rule(rolled: W
     assert _images(rolled, State.IDLE) == ["warmpool/reference-worker"] * 4
 
 
-def test_a_slot_is_given_its_pod_only_by_a_process_that_knows_its_shape(rolled: World) -> None:
+def test_a_pod_is_created_only_by_a_process_with_the_slots_revision(rolled: World) -> None:
     old = rolled.deps
     rolled.run_pass("reconcile_warm")
     (slot,) = rolled.workers(State.SPAWNING)
@@ -277,7 +279,7 @@ def test_a_slot_is_given_its_pod_only_by_a_process_that_knows_its_shape(rolled: 
     assert spawn(old, slot.id) is Outcome.MOVED
 
 
-def test_slots_of_an_old_configuration_give_way(rolled: World) -> None:
+def test_slots_of_an_old_configuration_are_drained(rolled: World) -> None:
     rolled.run_pass("reconcile_warm")
     (slot,) = rolled.workers(State.SPAWNING)
     rolled.profile(command=("another",))
@@ -288,7 +290,7 @@ def test_slots_of_an_old_configuration_give_way(rolled: World) -> None:
     assert {w.revision for w in rolled.workers(State.SPAWNING)} == {wanted}
 
 
-def test_at_the_pools_cap_the_rollout_waits_for_room_and_takes_nothing_away(rolled: World) -> None:
+def test_at_the_pools_cap_a_rollout_waits_for_room_and_drains_nothing(rolled: World) -> None:
     rolled.configure(max_workers=4)
     for _ in range(3):
         rolled.run_pass("reconcile_warm")
@@ -298,7 +300,7 @@ def test_at_the_pools_cap_the_rollout_waits_for_room_and_takes_nothing_away(roll
     assert "no room" in _status(rolled)
 
 
-def test_a_rollout_is_told_in_the_status_and_nothing_is_said_once_it_is_over(rolled: World) -> None:
+def test_the_status_shows_a_rollout_until_it_is_over(rolled: World) -> None:
     rolled.run_pass("reconcile_warm")
     assert (
         f"profile default: rolling out {NEW}: waiting for the first new worker to become ready, 4 idle to replace"
@@ -319,7 +321,7 @@ def test_a_dry_run_of_a_rollout_changes_nothing(rolled: World) -> None:
     assert (rolled.rows("workers"), rolled.rows("rollouts")) == before
 
 
-def test_a_surplus_of_old_workers_goes_one_step_at_a_time_too(world: World) -> None:
+def test_a_surplus_of_old_workers_drains_in_steps(world: World) -> None:
     world.configure(rollout_step_percent=1, rollout_ready_s=0)
     world.profile(warm_target=1)
     world.warm(4)

@@ -1,4 +1,6 @@
-"""The rules in the database, each where nothing else would show that it is missing. `tests/mutants/rules.py` takes them away one by one."""
+"""The rules in the database, each where no other test would fail without it.
+`tests/mutants/rules.py` removes them one by one.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ def _execute(world: World, statement: str) -> None:
         tx.execute(text(statement))
 
 
-def test_the_worker_that_was_parked_last_is_given_first(world: World) -> None:
+def test_the_worker_that_was_parked_last_is_granted_first(world: World) -> None:
     world.warm(3)
     held = [world.granted("acme") for _ in range(3)]
     for one in (held[1], held[2], held[0]):
@@ -36,7 +38,7 @@ def test_the_worker_that_was_parked_last_is_given_first(world: World) -> None:
     assert found == [held[0].worker_id, held[2].worker_id, held[1].worker_id]
 
 
-def test_the_worker_that_was_ready_first_is_given_first(world: World) -> None:
+def test_the_worker_that_was_ready_first_is_granted_first(world: World) -> None:
     first, second, third = world.warm(3)
     _execute(world, f"UPDATE workers SET ready_at = ready_at + interval '9 s' WHERE id = '{first}'")
     assert [world.granted("acme").worker_id for _ in range(3)] == [second, third, first]
@@ -52,14 +54,14 @@ def test_of_orgs_with_equal_use_the_one_that_waits_longest_is_served_first(world
     assert states == {"cord": "granted", "acme": "granted", "bolt": "waiting"}
 
 
-def test_a_waiter_past_its_deadline_keeps_no_worker_from_others(world: World) -> None:
+def test_a_waiter_past_its_deadline_blocks_no_other_waiter(world: World) -> None:
     world.waits("acme", wait_s=5)
     world.pass_time(6)
     (worker,) = world.warm(1)
     assert world.granted("bolt").worker_id == worker
 
 
-def test_a_miss_that_made_a_slot_is_not_counted_again(world: World) -> None:
+def test_a_miss_that_created_a_slot_is_not_counted_again(world: World) -> None:
     world.profile(warm_target=0)
     world.refused("acme", request_id="r")
     world.refill()
@@ -72,7 +74,7 @@ def test_a_miss_that_made_a_slot_is_not_counted_again(world: World) -> None:
     assert after.decided_at > before.decided_at
 
 
-def test_a_match_looks_at_the_cap_once_more_when_it_has_the_org(world: World) -> None:
+def test_a_match_checks_the_cap_again_under_the_orgs_lock(world: World) -> None:
     """Another transaction takes the org's last place while the matcher waits for the org's row."""
     world.profile(warm_target=0)
     world.profile("big", warm_target=0)
@@ -120,8 +122,10 @@ def test_the_end_of_a_lost_worker_frees_its_place_in_the_pool(world: World) -> N
     assert [p.live for p in world.rows("pool")] == [1]
 
 
-def test_a_claim_whose_worker_is_no_longer_its_own_does_not_end(world: World) -> None:
-    """Rows that contradict each other are a broken promise for an operator to see, and nothing is built on them."""
+def test_a_claim_that_contradicts_its_workers_row_does_not_end(world: World) -> None:
+    """Contradicting rows are a broken promise that is reported to operators, and nothing is derived
+    from them.
+    """
     world.warm(1)
     granted = world.granted("acme")
     _execute(world, "UPDATE workers SET state = 'draining', claim_id = NULL, epoch = epoch + 1")
@@ -140,7 +144,7 @@ def test_a_claim_expires_only_when_the_lane_was_open_for_a_whole_lease(world: Wo
     assert bool(_end(world, granted, ClaimEnd.EXPIRED)) == (lane == "open")
 
 
-def test_a_silent_activation_that_was_taken_up_again_is_not_ended(world: World) -> None:
+def test_a_silent_activation_that_was_resumed_is_not_ended(world: World) -> None:
     world.profile(activation_path="/configure")
     world.warm(1)
     world.acquire("acme", request_id="r")
@@ -157,7 +161,7 @@ def test_a_silent_activation_that_was_taken_up_again_is_not_ended(world: World) 
     assert rules.call(world.store, "end_claim", world.deps.rule_argument(**why))
 
 
-def test_a_binding_is_tried_on_as_many_workers_as_is_allowed_and_then_refused(world: World) -> None:
+def test_a_binding_is_tried_on_the_allowed_number_of_workers_and_then_refused(world: World) -> None:
     world.configure(activation_tries=2)
     world.profile(activation_path="/configure", warm_target=0)
     world.warm(3)
@@ -177,7 +181,7 @@ def test_a_binding_is_tried_on_as_many_workers_as_is_allowed_and_then_refused(wo
 
 
 def test_renewals_lock_claims_in_the_order_of_their_ids(world: World) -> None:
-    """Two that renew the same claims never wait for each other in a circle."""
+    """Two callers that renew the same claims never deadlock."""
     world.org("acme")
     _execute(
         world,
@@ -205,7 +209,7 @@ def _end(world: World, granted: Granted, why: ClaimEnd) -> dict[str, Any] | None
 
 
 def _idle_unseen(world: World, worker_id: str) -> None:
-    """An idle worker that was offered to no waiter."""
+    """Create an idle worker that was not offered to any waiter."""
     slot = (
         "INSERT INTO workers (id, profile, image, revision, cpu_millicores, memory_mib, grace_s, state, created_at, state_since, moved_by,"
         f" moved_reason) VALUES ('{worker_id}', 'default', 'i', 'r', 1, 1, 1, 'spawning', now(), now(), 'test', 'demand')"

@@ -1,4 +1,6 @@
-"""The runner with a real Redis: one run at a time, a lost lock stops the run and not the pass, an outage breaks nothing."""
+"""The runner with a real Redis: one run at a time, a lost lock stops the run and not the pass, an
+outage raises nothing.
+"""
 
 from __future__ import annotations
 
@@ -40,14 +42,14 @@ def redis(redis_server: RedisServer) -> Iterator[Redis]:
 
 @pytest.fixture
 def locked(world: World, redis: Redis) -> World:
-    """A pool whose locks are Redis'."""
+    """A pool with locks in Redis."""
     world.deps = replace(
         world.deps, locks=RedisLocks(redis, clock=SystemClock(), ids=RandomIds(), who="test")
     )
     return world
 
 
-# The pass with the shortest lock: its loss is noticed soonest.
+# The pass with the shortest lock: its loss is noticed first.
 _SHORT = "guard_disruption"
 
 
@@ -55,7 +57,7 @@ def _key(name: str = "reap") -> str:
     return f"warmpool.lock.{name}"
 
 
-def test_a_run_holds_its_lock_while_it_works_and_gives_it_back_after(locked: World, redis: Redis) -> None:
+def test_a_run_holds_its_lock_while_it_works_and_releases_it_afterwards(locked: World, redis: Redis) -> None:
     seen: list[Any] = []
     what = Pass(name="reap", run=lambda run: seen.append(redis.get(_key())))
     assert run_once(locked.deps, what)["outcome"] == "ok"
@@ -63,16 +65,16 @@ def test_a_run_holds_its_lock_while_it_works_and_gives_it_back_after(locked: Wor
     assert redis.get(_key()) is None
 
 
-def test_a_lock_held_elsewhere_skips_the_run_quietly(locked: World, redis: Redis) -> None:
-    redis.set(_key(), "somebody else")
+def test_a_lock_held_by_another_process_skips_the_run_without_an_error(locked: World, redis: Redis) -> None:
+    redis.set(_key(), "another run")
     assert run_once(locked.deps, PASSES["reap"])["outcome"] == "held_elsewhere"
-    assert redis.get(_key()) == b"somebody else"
+    assert redis.get(_key()) == b"another run"
     with locked.store.read() as tx:
         assert passes.get(tx, "reap").last_attempt_at is None
 
 
 @pytest.mark.parametrize("how", ["deleted", "stolen"])
-def test_a_lock_lost_mid_run_stops_the_run_at_its_next_step_and_the_next_period_runs_again(
+def test_a_lock_lost_during_a_run_stops_it_at_its_next_step_and_the_next_period_runs(
     locked: World, redis: Redis, how: str
 ) -> None:
     steps: list[int] = []
@@ -93,8 +95,8 @@ def test_a_lock_lost_mid_run_stops_the_run_at_its_next_step_and_the_next_period_
     assert run_once(locked.deps, PASSES[_SHORT])["outcome"] == "ok"
 
 
-def test_many_forced_losses_never_end_a_pass(locked: World, redis: Redis) -> None:
-    """Each loss is followed by a run that goes through, however often it happens."""
+def test_repeated_lock_losses_never_end_a_pass_for_good(locked: World, redis: Redis) -> None:
+    """Each loss is followed by a successful run, for any number of losses."""
     for n in range(4):
         locked.pass_time(5)
 
@@ -109,14 +111,14 @@ def test_many_forced_losses_never_end_a_pass(locked: World, redis: Redis) -> Non
         assert run_once(locked.deps, PASSES[_SHORT])["outcome"] == "ok"
 
 
-def test_two_beats_run_a_pass_once_a_period(locked: World) -> None:
+def test_two_beats_run_a_pass_once_per_period(locked: World) -> None:
     outcomes = [run_once(locked.deps, PASSES["reap"])["outcome"] for _ in range(3)]
     assert outcomes == ["ok", "not_due", "not_due"]
     locked.pass_time(PERIODS_S["reap"] / 2 + 0.1)
     assert run_once(locked.deps, PASSES["reap"])["outcome"] == "ok"
 
 
-def test_who_asks_for_a_pass_by_hand_gets_a_run_unless_it_is_paused(locked: World) -> None:
+def test_a_pass_run_by_an_operator_runs_unless_it_is_paused(locked: World) -> None:
     hourly = PASSES["collect_garbage"]
     assert [run_once(locked.deps, hourly)["outcome"] for _ in range(2)] == ["ok", "not_due"]
     assert [run_once(locked.deps, hourly, by_hand=True)["outcome"] for _ in range(2)] == ["ok", "ok"]
@@ -126,7 +128,7 @@ def test_who_asks_for_a_pass_by_hand_gets_a_run_unless_it_is_paused(locked: Worl
     assert run_once(locked.deps, hourly, by_hand=True, dry_run=True)["outcome"] == "ok"
 
 
-def test_without_redis_passes_stop_and_nothing_breaks(world: World) -> None:
+def test_without_redis_passes_stop_without_an_error(world: World) -> None:
     gone = Redis.from_url("redis://127.0.0.1:1", socket_timeout=0.2, socket_connect_timeout=0.2)
     world.deps = replace(world.deps, locks=RedisLocks(gone, clock=SystemClock(), ids=RandomIds(), who="test"))
     assert run_once(world.deps, PASSES["reap"])["outcome"] == "unreachable"
@@ -146,7 +148,7 @@ def test_a_paused_pass_does_not_run_and_neither_does_its_fallback(locked: World)
     assert run_once(locked.deps, PASSES["reap"])["outcome"] == "ok"
 
 
-def test_a_stopping_process_stops_its_run_and_gives_its_lock_back(locked: World, redis: Redis) -> None:
+def test_a_stopping_process_stops_its_run_and_releases_its_lock(locked: World, redis: Redis) -> None:
     stopping = threading.Event()
 
     def told_to_end(run: Run) -> None:
@@ -189,8 +191,8 @@ def test_the_fallback_reaps_what_is_overdue_without_beat_and_redis_and_ends_no_l
         assert passes.get(tx, "reap").last_success_at is None
 
 
-def test_the_fallback_ends_no_lease_though_a_canary_has_just_come_through(world: World) -> None:
-    """Where `reap` is dark the lane may be, too, a moment later; the table knows only what was."""
+def test_the_fallback_ends_no_lease_although_a_canary_has_just_passed(world: World) -> None:
+    """Where `reap` is dark the lane may be closed a moment later; the table has only the past."""
     world.warm(1)
     granted = world.granted("acme", lease_s=5)
     world.canary()
@@ -222,8 +224,8 @@ def test_the_fallback_is_quiet_while_reap_succeeds(locked: World) -> None:
 
 
 @pytest.mark.parametrize("name", list(PASSES))
-def test_two_runs_at_the_same_time_end_as_one_would(world: World, name: str) -> None:
-    """Without any lock: correctness never rests on it."""
+def test_two_concurrent_runs_end_like_one(world: World, name: str) -> None:
+    """Without any lock: correctness never depends on it."""
     from tests.integration.test_passes import _something_of_everything
 
     _something_of_everything(world)
@@ -250,14 +252,14 @@ def test_two_runs_at_the_same_time_end_as_one_would(world: World, name: str) -> 
     world.check()
 
 
-def test_a_lock_is_dark_for_no_longer_than_its_time_and_one_period() -> None:
+def test_lock_ttl_and_tick_expiry_follow_from_the_period() -> None:
     for name, period_s in PERIODS_S.items():
         assert lock_ttl_s(name) == min(15, 1.5 * period_s)
         assert tick_expires_s(name) == max(10, 3 * min(period_s, 60))
 
 
 def _until_noticed(run: Run) -> None:
-    """Until the lease's own thread has tried to renew what is no longer ours."""
+    """Wait until the lease's own thread has tried to renew the lost lock."""
     from tests.support.waiting import eventually
 
     eventually(lambda: not run.still_ours(), within_s=10)

@@ -1,5 +1,6 @@
-"""The database is the referee: its schema is the sum of its migrations, every promise it bears by name is kept against raw SQL, and no
-move passes that the design does not draw."""
+"""The database is the referee: its schema is the sum of its migrations, every named promise holds
+against raw SQL, and only legal moves pass.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +54,9 @@ def new_slot(tx: Connection, worker_id: str) -> None:
 
 
 def raw_move(tx: Connection, worker_id: str, to: str, *, epochs: int = 1) -> None:
-    """An UPDATE that gives the row all that its new state needs, so that only the move itself can be wrong."""
+    """Return an UPDATE that gives the row everything its new state needs, so that only the move
+    itself can be wrong.
+    """
     claim = f"c-{worker_id}" if to in {"reserved", "activating", "hot"} else None
     bound = claim is not None or to == "hot_idle"
     parked = AT if to == "hot_idle" else None
@@ -80,7 +83,7 @@ def raw_move(tx: Connection, worker_id: str, to: str, *, epochs: int = 1) -> Non
 
 
 def a_worker(tx: Connection, worker_id: str, state: State) -> None:
-    """A row that has come to this state by legal moves."""
+    """A row that has reached this state by legal moves."""
     new_slot(tx, worker_id)
     for step in PATHS[state]:
         raw_move(tx, worker_id, step)
@@ -88,7 +91,7 @@ def a_worker(tx: Connection, worker_id: str, state: State) -> None:
 
 @pytest.fixture(scope="module")
 def shared(postgres: PostgresServer, postgres_template: str) -> Iterator[Store]:
-    """One database for all tests here: each writes rows of its own or rolls back."""
+    """One database for all tests here: each writes its own rows or rolls back."""
     store = connect(postgres.create_database("schema_shared", template=postgres_template))
     with store.write() as tx:
         _populate(tx)
@@ -143,7 +146,8 @@ _SAME_REQUEST = (
     "INSERT INTO requests (pk, org, request_id, profile, lease_s, wait_s, state, created_at, deadline_at, replies)"
     f" VALUES ('r-2', 'acme', 'waiting', 'default', 30, 0, 'waiting', '{AT}', '{AT}', '[]')"
 )
-# promise: statements, each of which breaks it and nothing else. Several parts separated by ";;" prepare the last one.
+# promise: statements, each of which breaks it and nothing else. Several parts separated by ";;"
+# prepare the last one.
 BREACHES: dict[str, list[str]] = {
     "one_clock": ["INSERT INTO clock (id, shift_s) VALUES (2, 0)", "UPDATE clock SET id = 2"],
     "one_pool": ["UPDATE pool SET id = 2"],
@@ -158,7 +162,7 @@ BREACHES: dict[str, list[str]] = {
     "target_not_negative": [
         f"INSERT INTO targets (profile, warm_target, set_by, set_at) VALUES ('p', -1, 'a', '{AT}')"
     ],
-    # Behind the triggers, which know the same: a net for the day on which somebody turns them off.
+    # The triggers check the same; these constraints hold if the triggers are disabled.
     "known_states_only": [_SLOT.format(state="asleep", epoch=0, at=AT)],
     "known_move_reasons_only": [
         _SLOT.format(state="spawning", epoch=0, at=AT).replace("'demand'", "'because'"),
@@ -255,7 +259,7 @@ _TRIGGERS_OFF = "ALTER TABLE workers DISABLE TRIGGER USER"
 
 
 def refusal_of(store: Store, breach: str) -> str | None:
-    """The name under which the database refuses this, or None. Nothing of it remains."""
+    """Return the name under which the database refuses this, or None. It is rolled back."""
     with store.engine.connect() as tx:
         *before, last = breach.split(";;")
         for statement in before:
@@ -272,13 +276,13 @@ def refusal_of(store: Store, breach: str) -> str | None:
     ("promise", "breach"),
     [pytest.param(name, b, id=name) for name, breaches in BREACHES.items() for b in breaches],
 )
-def test_a_breach_by_raw_sql_is_refused_under_the_promises_name(
+def test_a_violation_by_raw_sql_is_refused_under_the_promises_name(
     shared: Store, promise: str, breach: str
 ) -> None:
     assert refusal_of(shared, breach) == promise
 
 
-def test_every_promise_of_the_schema_is_tried_above() -> None:
+def test_every_promise_of_the_schema_has_a_violation_above() -> None:
     named = {str(c.name) for t in schema.metadata.tables.values() for c in t.constraints if c.name}
     named |= {
         str(c.name) for t in schema.metadata.tables.values() for col in t.columns for c in col.constraints
@@ -287,8 +291,8 @@ def test_every_promise_of_the_schema_is_tried_above() -> None:
     assert set(BREACHES) == named | unique | set(REFUSED_BY_TRIGGER)
 
 
-def test_every_check_that_the_database_has_bears_a_name_of_the_schema(shared: Store) -> None:
-    """What the database itself lists, so that no promise is kept only on paper."""
+def test_every_check_of_the_database_has_a_name_of_the_schema(shared: Store) -> None:
+    """Read from the database itself, so that no promise exists only in the docs."""
     found = _column(shared, "SELECT conname FROM pg_constraint WHERE contype = 'c' AND conrelid > 0")
     behind_indexes_or_triggers = {
         "one_live_worker_a_claim",
@@ -298,7 +302,7 @@ def test_every_check_that_the_database_has_bears_a_name_of_the_schema(shared: St
     assert set(found) == set(BREACHES) - behind_indexes_or_triggers - set(REFUSED_BY_TRIGGER)
 
 
-def test_a_breach_reaches_callers_as_a_broken_promise_in_words(store: Store) -> None:
+def test_a_violation_reaches_callers_as_a_broken_promise_with_an_explanation(store: Store) -> None:
     with store.write() as tx:
         a_worker(tx, "w-1", State.IDLE)
     with pytest.raises(BrokenPromise, match="idle worker is neutral") as broken, store.write() as tx:
@@ -312,10 +316,10 @@ def test_a_breach_reaches_callers_as_a_broken_promise_in_words(store: Store) -> 
 
 
 def test_raw_sql_makes_exactly_the_drawn_moves(shared: Store) -> None:
-    """Every state to every other: legal ones go through, the others are refused by name."""
+    """Every state to every other: legal moves pass, the others are refused by name."""
     tried = {pair: _tried(shared, *pair) for pair in product(State, State) if pair[0] is not pair[1]}
     assert {pair for pair, refusal in tried.items() if refusal is None} == LEGAL
-    # Out of a terminal state both promises are broken, and either may say so.
+    # Out of a terminal state both promises are broken, and either may be named.
     assert {r for (frm, _), r in tried.items() if frm not in ENDED} == {None, "legal_moves_only"}
     assert {r for (frm, _), r in tried.items() if frm in ENDED} <= {
         "legal_moves_only",
@@ -324,14 +328,14 @@ def test_raw_sql_makes_exactly_the_drawn_moves(shared: Store) -> None:
 
 
 def _new_epochs(frm: State, to: State) -> tuple[int, ...]:
-    """How much later the epoch of a move may be: where the holder stays the same, also not at all."""
+    """Return how much the epoch of a move may grow: not at all where the holder stays the same."""
     return (3,) if (frm in CLAIMED) != (to in CLAIMED) else (0, 3)
 
 
 @pytest.mark.parametrize(
     ("frm", "to", "epochs"), [(*move, n) for move in sorted(LEGAL) for n in _new_epochs(*move)], ids=str
 )
-def test_a_move_is_journalled_once_with_who_why_and_epoch(
+def test_a_move_is_journalled_once_with_actor_reason_and_epoch(
     shared: Store, frm: State, to: State, epochs: int
 ) -> None:
     worker_id = f"j-{next(_numbers)}"
@@ -347,7 +351,7 @@ def test_a_move_is_journalled_once_with_who_why_and_epoch(
     assert entry.epoch == len(PATHS[frm]) + epochs
 
 
-def test_a_slot_is_journalled_when_it_is_made(shared: Store) -> None:
+def test_a_slot_is_journalled_when_it_is_created(shared: Store) -> None:
     worker_id = f"j-{next(_numbers)}"
     with shared.write() as tx:
         new_slot(tx, worker_id)
@@ -365,7 +369,7 @@ def test_a_slot_is_journalled_when_it_is_made(shared: Store) -> None:
         ("hot", "leaving_since = created_at, leaving_reason = 'drained'", 1),
     ],
 )
-def test_without_a_move_only_a_holder_or_a_departure_is_journalled(
+def test_without_a_move_only_a_change_of_holder_or_leaving_is_journalled(
     shared: Store, state: str, change: str, entries: int
 ) -> None:
     with shared.engine.connect() as tx:
@@ -423,7 +427,7 @@ _CATALOGUE = {
 
 
 def _catalogue(store: Store) -> dict[str, set[tuple[Any, ...]]]:
-    """Everything that a database is made of, Alembic's own table apart."""
+    """Return the whole schema of a database, without Alembic's own table."""
     with store.read() as tx:
         found = {k: {tuple(r) for r in tx.exec_driver_sql(q)} for k, q in _CATALOGUE.items()}
         found["seed"] = {tuple(tx.exec_driver_sql("SELECT id, shift_s FROM clock").one())}
@@ -464,7 +468,8 @@ def test_upgrading_twice_does_nothing(empty: Store) -> None:
     assert _column(empty, "SELECT id FROM workers") == ["w-1"]
 
 
-# Written once, when a version was published: whoever has that version would never run what is added to it later.
+# Written once, when a version was published: an installation of that version would never run what
+# is added to it later.
 FROZEN = {
     "v0001_initial": "6ae28c0d84b57b8d7538fc81b2ab7a5ee761721041a1f11c8655499040eaae13",
 }
@@ -497,7 +502,7 @@ CREATE INDEX workers_by_zone ON workers (zone)
 
 @pytest.fixture
 def next_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Publish a second version, with the SQL that is given."""
+    """Publish a second version with the given SQL."""
 
     def publish(sql: str) -> None:
         folder = tmp_path / "migrations"
@@ -509,7 +514,7 @@ def next_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[s
     return publish
 
 
-def test_the_next_version_takes_the_rows_of_the_version_before_along(
+def test_a_migration_keeps_the_rows_of_the_version_before(
     empty: Store, next_version: Callable[[str], None]
 ) -> None:
     assert migrations.upgrade(empty) == "v0001_initial"
@@ -535,7 +540,7 @@ def test_the_next_version_takes_the_rows_of_the_version_before_along(
     assert _column(empty, told)[-1] == "w-busy hot_idle"
 
 
-def test_a_version_that_fails_midway_leaves_the_version_before(
+def test_a_failed_migration_leaves_the_version_before(
     empty: Store, next_version: Callable[[str], None]
 ) -> None:
     migrations.upgrade(empty)
@@ -547,8 +552,8 @@ def test_a_version_that_fails_midway_leaves_the_version_before(
     assert _catalogue(empty) == before
 
 
-def test_replicas_that_start_together_all_find_the_schema(empty: Store) -> None:
-    """Each with its own store, as processes have."""
+def test_replicas_that_start_together_all_have_the_schema(empty: Store) -> None:
+    """Each with its own store, like processes."""
     together, ended = threading.Barrier(3), []
 
     def replica() -> None:
@@ -573,7 +578,7 @@ def _rule_schemas(store: Store) -> list[str]:
 
 @pytest.fixture
 def next_rules(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Release rules with one more function; its body is what is given."""
+    """Release rules with one more function, with the given body."""
     released = rules.functions()
 
     def publish(body: str) -> None:
@@ -586,7 +591,7 @@ def next_rules(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None
     rules.schema.cache_clear()
 
 
-def test_rules_of_two_releases_stand_side_by_side_and_older_ones_go(
+def test_rules_of_two_releases_coexist_and_older_ones_are_dropped(
     empty: Store, next_rules: Callable[[str], None]
 ) -> None:
     migrations.upgrade(empty)
@@ -608,7 +613,7 @@ def test_rules_of_two_releases_stand_side_by_side_and_older_ones_go(
     migrations.assert_current(empty)
 
 
-def test_rules_that_cannot_be_made_leave_the_release_before(
+def test_rules_that_cannot_be_created_leave_the_release_before(
     empty: Store, next_rules: Callable[[str], None]
 ) -> None:
     migrations.upgrade(empty)
@@ -619,7 +624,7 @@ def test_rules_that_cannot_be_made_leave_the_release_before(
     assert _rule_schemas(empty) == [first]
 
 
-def test_an_empty_database_is_refused_with_a_sentence(empty: Store) -> None:
+def test_an_empty_database_is_refused_with_an_explanation(empty: Store) -> None:
     with pytest.raises(
         PoolError, match=r"the database schema is at nothing, .* needs v\d{4}\w*.*run `warmpool migrate`"
     ):

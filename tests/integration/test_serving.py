@@ -1,4 +1,6 @@
-"""Many calls in one statement come to what they would have come to one after the other, and no row lock of another transaction holds them up."""
+"""Many calls in one statement have the results of serial calls, and no row lock of another
+transaction delays them.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ def granted(decided: list[Decided]) -> list[Granted]:
 
 
 def reasons(decided: list[Decided]) -> list[Reason | None]:
-    """Why each was refused; None for what was not."""
+    """Return why each was refused; None for the others."""
     return [d.reason if isinstance(d, RefusedAnswer) else None for d in decided]
 
 
@@ -56,7 +58,7 @@ def cancelling(org: str, request_id: str) -> Cancel:
     return Cancel(org=OrgId(org), request_id=request_id)
 
 
-def test_a_batch_gives_each_its_own_worker_in_the_order_of_asking(world: World) -> None:
+def test_a_batch_grants_each_call_its_own_worker_in_the_order_of_arrival(world: World) -> None:
     warm = world.warm(4)
     for org in ("acme", "bolt", "cord"):
         world.org(org)
@@ -76,11 +78,12 @@ def test_when_workers_run_out_the_rest_of_a_batch_is_refused_or_waits(world: Wor
     assert set(reasons(decided)) == {None, Reason.NO_WARM_WORKER}
     rows = {r.request_id: (r.state, r.missed_at is not None) for r in world.rows("requests")}
     assert rows == {
-        "r-0": ("granted", False), "r-1": ("granted", False), "r-2": ("refused", True), "r-3": ("waiting", False), "r-4": ("refused", True),
+        "r-0": ("granted", False), "r-1": ("granted", False), "r-2": ("refused", True),
+        "r-3": ("waiting", False), "r-4": ("refused", True),
     }  # fmt: skip
 
 
-def test_a_batch_goes_up_to_the_cap_and_not_beyond(world: World) -> None:
+def test_a_batch_grants_up_to_the_cap(world: World) -> None:
     world.warm(5)
     world.org("acme", cap=2)
     world.org("free")
@@ -100,8 +103,10 @@ def test_a_cap_holds_over_all_profiles_of_a_batch(world: World) -> None:
     assert {r.id: r.in_use for r in world.rows("orgs")} == {"acme": 3}
 
 
-def test_batch_gives_no_request_a_worker_of_another_profile(world: World) -> None:
-    """The first call is served by its org's parked worker, so nothing in the batch wants the warm one."""
+def test_batch_grants_no_request_a_worker_of_another_profile(world: World) -> None:
+    """The first call is served by its org's parked worker, so no call of the batch needs the warm
+    one.
+    """
     world.profile("scarce")
     world.org("acme")
     world.warm(2)
@@ -135,7 +140,7 @@ def test_one_request_twice_in_a_batch_is_one_claim(world: World) -> None:
 
 
 @pytest.mark.parametrize("calls", [1, 2])
-def test_anothers_parked_worker_is_not_even_tried(world: World, calls: int) -> None:
+def test_a_parked_worker_of_another_org_is_never_tried(world: World, calls: int) -> None:
     """The trigger would refuse it, and the whole batch with it."""
     world.org("acme")
     world.org("bolt")
@@ -149,7 +154,7 @@ def test_anothers_parked_worker_is_not_even_tried(world: World, calls: int) -> N
 
 @pytest.mark.parametrize("calls", [1, 2])
 def test_a_profile_is_never_matched_by_another_in_a_batch(world: World, calls: int) -> None:
-    """Neither a warm one nor the org's own parked one."""
+    """Neither a warm worker nor the org's own parked one."""
     world.profile("big")
     world.org("acme")
     world.warm(4)
@@ -163,7 +168,7 @@ def test_a_profile_is_never_matched_by_another_in_a_batch(world: World, calls: i
 
 
 @pytest.mark.parametrize("calls", [1, 2])
-def test_a_paused_pool_gives_nothing_in_a_batch(world: World, calls: int) -> None:
+def test_a_paused_pool_grants_nothing_in_a_batch(world: World, calls: int) -> None:
     world.org("acme")
     world.warm(2)
     with world.store.write() as tx:
@@ -173,7 +178,7 @@ def test_a_paused_pool_gives_nothing_in_a_batch(world: World, calls: int) -> Non
     assert not world.rows("requests")
 
 
-def test_a_batch_decides_every_kind_of_call_in_one_statement_and_answers_stand_in_their_places(
+def test_a_batch_decides_every_kind_of_call_in_one_statement_and_keeps_the_order_of_answers(
     world: World,
 ) -> None:
     world.profile(warm_target=0)
@@ -228,12 +233,13 @@ def test_a_batch_decides_every_kind_of_call_in_one_statement_and_answers_stand_i
     assert (unknown, never) == ({"outcome": "unknown_claim"}, {"outcome": "unknown_request"})
     states = {r.request_id: r.state for r in world.rows("requests")}
     assert states == {
-        "a-1": "spent", "b-1": "granted", "c-1": "granted", "waiter": "granted", "leaves": "refused", "b-2": "refused", "c-2": "waiting",
+        "a-1": "spent", "b-1": "granted", "c-1": "granted", "waiter": "granted", "leaves": "refused",
+        "b-2": "refused", "c-2": "waiting",
         "a-2": "refused",
     }  # fmt: skip
 
 
-def test_the_first_that_waits_costs_a_batch_one_statement_more(world: World) -> None:
+def test_the_first_waiting_call_costs_a_batch_one_more_statement(world: World) -> None:
     world.org("acme")
     world.warm(1)
     with statements(world.store) as made:
@@ -244,23 +250,27 @@ def test_the_first_that_waits_costs_a_batch_one_statement_more(world: World) -> 
     assert len(made) == 2, made
 
 
-def test_a_batch_serves_a_waiter_before_what_came_later(world: World) -> None:
-    """A worker that a waiter was not given goes to the waiter, and not to a call of the batch that finds both."""
+def test_a_batch_serves_a_waiter_before_later_calls(world: World) -> None:
+    """A worker that was not matched to a waiter goes to the waiter, and not to a call of the batch
+    that finds both.
+    """
     world.org("acme")
     world.org("bolt")
     world.warm(1)
     with world.store.write() as tx:
         tx.execute(
             schema.requests.insert().values(
-                pk="r-x", org="acme", request_id="x", profile="default", lease_s=30, wait_s=60, state="waiting",
-                created_at=text("now()"), deadline_at=text("now() + interval '1 minute'"), replies=[["t", ""]],
+                pk="r-x", org="acme", request_id="x", profile="default", lease_s=30, wait_s=60,
+                state="waiting",
+                created_at=text("now()"), deadline_at=text("now() + interval '1 minute'"),
+                replies=[["t", ""]],
             )
         )  # fmt: skip
     assert reasons(serve(world, asking("bolt", "later"))) == [Reason.NO_WARM_WORKER]
     assert [a["outcome"] for a in world.broker.answers_for("t")] == ["granted"]
 
 
-def test_of_the_requests_of_one_org_in_a_batch_the_first_gets_what_was_released_in_it(world: World) -> None:
+def test_the_first_request_of_an_org_in_a_batch_gets_the_worker_released_in_it(world: World) -> None:
     world.profile(warm_target=0)
     world.org("acme")
     world.warm(1)
@@ -370,12 +380,15 @@ def _cancelled_while_bound(world: World) -> Call:
 @pytest.mark.parametrize(
     "prepare",
     [
-        _warm, _parked, _to_be_activated, _counted, _waits, _missed, _at_its_cap, _asked_again, _repeated, _released, _tainted, _handed_over,
+        _warm, _parked, _to_be_activated, _counted, _waits, _missed, _at_its_cap, _asked_again, _repeated,
+        _released, _tainted, _handed_over,
         _room_elsewhere, _renewed, _cancelled, _cancelled_while_bound,
     ],
     ids=lambda prepare: prepare.__name__.strip("_"),
 )  # fmt: skip
-def test_alone_in_a_batch_and_patiently_a_call_writes_the_same_rows(store: Store, prepare: Prepare) -> None:
+def test_a_call_writes_the_same_rows_alone_in_a_batch_and_on_the_slow_path(
+    store: Store, prepare: Prepare
+) -> None:
     def written(ask: Callable[[World, Call], object]) -> dict[str, list[dict[str, object]]]:
         empty(store)
         world = World(store)
@@ -390,7 +403,9 @@ def test_alone_in_a_batch_and_patiently_a_call_writes_the_same_rows(store: Store
 
     def beside_others(world: World, call: Call) -> None:
         nothing = Release(claim_id=ClaimId("c-never"), condition=Condition.CLEAN)
-        serve(world, cancelling("nobody", "x"), asking("nobody", "x"), call, nothing, asking("nobody", "y"))
+        serve(
+            world, cancelling("unknown", "x"), asking("unknown", "x"), call, nothing, asking("unknown", "y")
+        )
 
     alone = written(serve)
     together = written(beside_others)
@@ -403,7 +418,9 @@ _NAMES = {"id", "pk", "claim_id", "request_pk", "pod_uid", "endpoint"}
 
 
 def _likened(world: World) -> dict[str, list[dict[str, object]]]:
-    """All rows without what differs from run to run: random ids, and instants but for how far they are from now."""
+    """Return all rows without what differs between runs: random ids, and instants except their
+    distance from now.
+    """
     now = world.store.now()
 
     def likened(name: str, value: object) -> object:
@@ -430,7 +447,7 @@ def test_a_release_and_the_orgs_next_acquire_in_one_batch_use_the_same_worker(wo
     assert (again.worker_id, again.source, again.epoch) == (held.worker_id, "hot_idle", held.epoch + 2)
 
 
-def test_releases_park_or_drain_each_by_its_own_rules_and_are_counted(world: World) -> None:
+def test_releases_in_a_batch_park_or_drain_each_by_its_own_rules_and_are_counted(world: World) -> None:
     world.warm(4)
     world.org("floor", cap=3, hot_idle_floor=1)
     world.org("plain")
@@ -460,7 +477,9 @@ def test_releases_park_or_drain_each_by_its_own_rules_and_are_counted(world: Wor
 
 
 def test_of_releases_of_one_claim_in_a_batch_the_first_of_its_own_org_counts(world: World) -> None:
-    """Neither another org's condition nor a second release of the claim, with or without its org, has an effect."""
+    """Neither another org's condition nor a second release of the claim, with or without its org,
+    has an effect.
+    """
     world.warm(2)
     world.org("acme", cap=3)
     held, _ = granted(serve(world, asking("acme", "a"), asking("acme", "b")))
@@ -501,7 +520,8 @@ def test_a_batch_waits_for_no_row_that_another_transaction_has_locked(world: Wor
         tx.execute(select(R).where(R.c.claim_id == three.claim_id).with_for_update())
         tx.execute(select(R).where(R.c.request_id == "waiter").with_for_update())
         decided = serve(
-            world, *releases(one, three), Renew(claim_ids=(ClaimId(one.claim_id),)), cancelling("bolt", "waiter"),
+            world, *releases(one, three), Renew(claim_ids=(ClaimId(one.claim_id),)),
+            cancelling("bolt", "waiter"),
             asking("capped", "c"), asking("bolt", "waiter", wait_s=30, profile="big"),
         )  # fmt: skip
     assert decided == [None] * 6
@@ -509,7 +529,7 @@ def test_a_batch_waits_for_no_row_that_another_transaction_has_locked(world: Wor
     assert claiming.release(world.deps, releases(one)[0]) == {"outcome": "released"}
 
 
-def test_renewals_of_many_holders_are_one_statement_and_each_is_told_its_own(world: World) -> None:
+def test_renewals_of_many_holders_are_one_statement_and_each_gets_its_own_answer(world: World) -> None:
     world.warm(3)
     world.org("acme")
     one, two, three = granted(serve(world, *(asking("acme", f"r-{n}") for n in range(3))))
@@ -545,7 +565,7 @@ def test_a_thousand_claims_are_renewed_by_one_message_and_one_statement(world: W
     assert len(made) == 1, made
 
 
-def test_all_calls_of_an_org_that_is_made_by_them_are_served(world: World) -> None:
+def test_all_calls_of_a_new_org_in_a_batch_are_served(world: World) -> None:
     world.warm(2)
     decided = serve(world, asking("newcomer", "r-1"), asking("newcomer", "r-2"))
     assert len(granted(decided)) == 2

@@ -1,5 +1,6 @@
-"""Signed requests on real acquire workers, with the lane and without, on both databases: who is not who he says is refused, journalled, and changes
-nothing; whoever is, is served, also when the broker delivers his message twice."""
+"""Signed requests on real acquire workers: an invalid signature is refused, journalled, and changes
+nothing; a valid request is served, also when the broker delivers its message twice.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture(scope="module")
 def system(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     url = postgres.create_database("signed")
-    # Nobody parked leaves by himself while a test compares what is written.
+    # No parked worker drains while a test compares what is written.
     pool = {"signed_requests": True, "master_key": MASTER_KEY, "hot_idle_ttl_s": 900}
     settings = {"pool": pool, "profiles": {"default": {"warm_target": WARM}}}
     with System(tmp_path_factory.mktemp("signed"), url, settings=settings, measured=True) as made:
@@ -73,7 +74,7 @@ def caller(system: System) -> Iterator[SignedCaller]:
     made.close()
 
 
-def test_client_asyncio_twin_and_command_line_are_served_with_a_key(system: System) -> None:
+def test_both_clients_and_the_command_line_are_served_with_a_key(system: System) -> None:
     key = key_of("acme").text
     with Pool(system.redis.url, org_key=key) as pool, pool.acquire("acme", wait_s=20) as worker:
         with urlopen(f"{worker.endpoint}/healthz", timeout=10) as answer:
@@ -85,7 +86,7 @@ def test_client_asyncio_twin_and_command_line_are_served_with_a_key(system: Syst
             return str(await found.release())
 
     assert asyncio.run(once()) == "released"
-    # Whoever has the master key acts for any org; whoever has a key of its own, for that one.
+    # The master key signs for any org; an org key only for its org.
     printed = system.command("acquire", "--org", "acme", "--wait", "20", "--json")
     claim = json.loads(printed)["claim_id"]
     bolt = {"WARMPOOL_ORG_KEY": key_of("bolt").text}
@@ -94,7 +95,7 @@ def test_client_asyncio_twin_and_command_line_are_served_with_a_key(system: Syst
     assert system.command("org", "key", "acme").strip() == key
 
 
-def test_without_a_key_the_client_is_refused_with_a_sentence(system: System) -> None:
+def test_without_a_key_the_client_is_refused_with_an_explanation(system: System) -> None:
     with Pool(system.redis.url) as pool, pytest.raises(Refused, match="only signed requests") as no:
         pool.acquire("acme")
     assert no.value.reason == "invalid"
@@ -118,7 +119,7 @@ def test_a_celery_app_is_served_by_the_recipe_in_the_documentation(system: Syste
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forged:
-    """A message that was signed in order, and what somebody made of it."""
+    """A message that was signed correctly, and a change to it."""
 
     message: Message
     signature: str | None
@@ -126,7 +127,8 @@ class Forged:
 
 
 ACME = key_of("acme")
-# What somebody does to a message, given whoever sends it, the message, and a claim of its org; and the words of the refusal.
+# A change to a message, given its sender, the message, and a claim of its org; and the text of the
+# refusal.
 WRONGS: dict[str, tuple[str, Callable[[SignedCaller, Message, str], Forged]]] = {
     "unsigned": ("signature is missing", lambda _, m, __: Forged(message=m, signature=None)),
     "nonsense": ("malformed", lambda _, m, __: Forged(message=m, signature="1:acme:nonsense")),
@@ -185,7 +187,7 @@ def relabelled(caller: SignedCaller, claim: str) -> Forged:
 
 
 @pytest.mark.parametrize("wrong", WRONGS)
-def test_what_is_forged_altered_expired_or_relabelled_is_refused_journalled_and_changes_nothing(
+def test_forged_altered_expired_or_relabelled_requests_are_refused_journalled_and_change_nothing(
     system: System, caller: SignedCaller, wrong: str
 ) -> None:
     words, forge = WRONGS[wrong]
@@ -235,7 +237,7 @@ def test_a_replay_is_refused_and_changes_nothing(system: System, caller: SignedC
         assert [caller.answer()["reason"] for _ in range(2)] == ["invalid", "invalid"]
 
 
-def test_with_the_memory_of_nonces_gone_a_replay_still_gives_nothing_twice(
+def test_after_the_nonces_are_lost_a_replay_grants_nothing_twice(
     system: System, caller: SignedCaller
 ) -> None:
     acme = key_of("acme")
@@ -291,10 +293,12 @@ def test_the_copy_of_a_request_that_waits_takes_nothing_from_it(system: System, 
     assert caller.ask("pool.release", acme, claim_id=second["claim_id"]) == {"outcome": "released"}
 
 
-def test_what_was_taken_and_not_answered_is_answered_when_it_is_delivered_again(
+def test_an_unanswered_message_is_answered_when_it_is_redelivered(
     system: System, caller: SignedCaller
 ) -> None:
-    """The worker dies with a signed message in its hands; the broker puts the same message back, signature and all."""
+    """The worker is killed while it has a signed message; the broker delivers the same message
+    again, with its signature.
+    """
     message = caller.message("pool.cancel", {"org": "acme", "request_id": "none"}, reply_to="not-a-list")
     raw = ""
     with system.store.engine.connect() as locked:
@@ -311,7 +315,7 @@ def test_what_was_taken_and_not_answered_is_answered_when_it_is_delivered_again(
     assert json.loads(caller.redis.get(result) or b"")["result"] == {"outcome": "unknown_request"}
 
 
-def test_an_org_can_neither_renew_nor_release_nor_cancel_what_is_anothers(
+def test_an_org_cannot_renew_release_or_cancel_claims_of_another_org(
     system: System, caller: SignedCaller
 ) -> None:
     acme, bolt = key_of("acme"), key_of("bolt")
@@ -329,7 +333,7 @@ def test_an_org_can_neither_renew_nor_release_nor_cancel_what_is_anothers(
     with refused_and_nothing_else(system, "org must be"):
         assert caller.ask("pool.cancel", bolt, org="acme", request_id="x")["reason"] == "invalid"
     assert written(system) == before
-    # Both at once: each gets what is its own.
+    # Both at once: each gets its own answer.
     both = caller.ask("pool.renew", bolt, claim_ids=[claim, mine["claim_id"]])
     assert (set(both["renewed"]), both["gone"]) == ({mine["claim_id"]}, {claim: "unknown_claim"})
     for key, expected in ((bolt, "unknown_claim"), (acme, "released")):
@@ -339,14 +343,16 @@ def test_an_org_can_neither_renew_nor_release_nor_cancel_what_is_anothers(
     assert caller.ask("pool.release", bolt, claim_id=mine["claim_id"]) == {"outcome": "released"}
 
 
-def test_the_org_may_be_left_out_since_the_key_says_it(system: System, caller: SignedCaller) -> None:
+def test_the_org_may_be_omitted_because_the_key_names_it(system: System, caller: SignedCaller) -> None:
     answer = caller.ask("pool.acquire", key_of("acme"), wait_s=20)
     assert answer["outcome"] == "granted", answer
     assert answer["claim_id"] in system.live_claims(org="acme")
     caller.ask("pool.release", key_of("acme"), claim_id=answer["claim_id"])
 
 
-def test_an_old_key_is_honoured_for_the_overlap_and_no_longer(system: System, caller: SignedCaller) -> None:
+def test_an_old_key_is_accepted_during_the_overlap_and_no_longer(
+    system: System, caller: SignedCaller
+) -> None:
     system.command("org", "set", "turning")
     first, second = key_of("turning"), key_of("turning", 2)
     assert caller.ask("pool.cancel", first, request_id="x")["outcome"] == "unknown_request"
@@ -371,10 +377,12 @@ def test_an_old_key_is_honoured_for_the_overlap_and_no_longer(system: System, ca
     assert "not accepted" in refusals(system)[-1].why or "more like" in refusals(system)[-1].why
 
 
-def test_nobody_has_a_task_of_the_pools_own_sent_as_a_follower_of_his(
+def test_a_caller_cannot_have_an_internal_task_sent_as_its_follower(
     system: System, caller: SignedCaller
 ) -> None:
-    """It would go out with the rights of the acquire worker, to queues that its sender may have no right to."""
+    """It would be sent with the permissions of the acquire worker, to queues that its sender may
+    not write.
+    """
     follower = {"task": "pool.reap", "args": [], "kwargs": {}, "options": {"queue": "passes"}, "immutable": True,
                 "subtask_type": None}  # fmt: skip
     for word in ("callbacks", "errbacks", "chain", "chord"):
@@ -407,10 +415,10 @@ def test_pickle_and_unknown_content_are_refused_and_end_no_worker(
 
 
 @pytest.mark.parametrize("wrong_s", [3600, -3600])
-def test_clocks_that_are_wrong_by_an_hour_refuse_nothing_and_let_in_nothing_more(
+def test_clocks_that_are_an_hour_off_change_no_decision_about_a_signature(
     system: System, caller: SignedCaller, wrong_s: int
 ) -> None:
-    """The acquire worker's, then the client's: both go by the broker's."""
+    """The acquire worker's clock, then the client's: both use the broker's time."""
     system.skew("acquire", wrong_s)
     held = caller.granted("acme")
     assert caller.ask("pool.release", ACME, claim_id=held["claim_id"]) == {"outcome": "released"}

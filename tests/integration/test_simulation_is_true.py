@@ -1,5 +1,6 @@
-"""The simulation against the pool itself: the same demand through the real verbs, passes and table, in virtual time, gives as many hits, waits and refusals
-for the same reasons, from the same sources, with as many pods."""
+"""The simulation compared with the pool: the same demand through the real verbs, passes and table,
+in virtual time, gives the same numbers of hits, waits, refusals by reason, sources and pods.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ from tests.support.world import World
 
 
 class Replay:
-    """A real pool whose clock is set to each event's time. Events are seconds apart, so that what the machine takes meanwhile does not matter."""
+    """A real pool whose clock is set to each event's time. Events are seconds apart, so that the
+    speed of the machine does not matter.
+    """
 
     def __init__(self, store: Store, settings: Settings, given: Assumptions) -> None:
         self.world = World(store, settings)
@@ -54,13 +57,13 @@ class Replay:
 
     def _at(self, at: float, what: Callable[[float], object]) -> None:
         wanted = self.began + timedelta(seconds=at)
-        # Never back: requests of one moment stay in the order in which they were made.
+        # Never back: requests of one moment keep their order.
         self.world.pass_time(max(0.0, (wanted - self.world.store.now()).total_seconds()))
         what(at)
         self._follow(at)
 
     def _follow(self, at: float) -> None:
-        """Messages are carried out: spawns take their time, deletions theirs, everything else none."""
+        """Carry out messages: spawns and deletions take their time, everything else none."""
         for task, arguments in list(self.world.broker.sent):
             if task == "pool.spawn":
                 self._later(at + self.given.spawn_s, partial(self._ready, arguments["worker_id"]))
@@ -110,7 +113,8 @@ class Replay:
         if isinstance(answer, Pending):
             self._pending[task_id] = (number, hold_s)
             pk = answer.request_pk
-            # Nothing is given out in between, and a slow machine may have set the deadline a little later.
+            # Nothing is granted in between, and a slow machine may have set the deadline slightly
+            # later.
             self._later(at + self.given.wait_s + 2.0, lambda _: claiming.time_out(self.world.deps, pk))
         elif isinstance(answer, Granted):
             self._note(at, number, hold_s, f"hit {answer.source}", answer.claim_id)
@@ -124,9 +128,12 @@ class Replay:
 
 
 def a_trace() -> Trace:
-    """On a grid of five seconds, a second after the reconcile: bursts, a quiet time, an org at its cap, one that comes back to its parked worker."""
+    """On a grid of five seconds, one second after the reconcile: bursts, a quiet period, an org at
+    its cap, one that gets its parked worker again.
+    """
     bursts = {
-        0: "aab", 1: "c", 2: "abcc", 4: "a", 6: "bbbb", 8: "ac", 9: "a", 10: "cccab", 13: "b", 14: "aab", 20: "abc", 21: "c", 22: "b",
+        0: "aab", 1: "c", 2: "abcc", 4: "a", 6: "bbbb", 8: "ac", 9: "a", 10: "cccab", 13: "b", 14: "aab",
+        20: "abc", 21: "c", 22: "b",
     }  # fmt: skip
     holds = itertools.cycle((10.0, 25.0, 5.0, 15.0))
     return Trace.of(
@@ -135,7 +142,7 @@ def a_trace() -> Trace:
 
 
 CASES: dict[str, tuple[Assumptions, dict[str, Any]]] = {
-    "nobody waits": (Assumptions(wait_s=0, spawn_s=2.0, delete_s=0.5), {}),
+    "no request waits": (Assumptions(wait_s=0, spawn_s=2.0, delete_s=0.5), {}),
     "all wait": (Assumptions(wait_s=6, spawn_s=2.0, delete_s=0.5), {}),
     "a cap": (Assumptions(wait_s=6, spawn_s=2.0, delete_s=0.5), {"max_workers": 4}),
     "a cap and no patience": (Assumptions(wait_s=0, spawn_s=2.0, delete_s=0.5), {"max_workers": 4}),
@@ -144,7 +151,7 @@ CASES: dict[str, tuple[Assumptions, dict[str, Any]]] = {
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("case", CASES)
-def test_the_pool_does_what_the_simulation_foretold(case: str, store: Store) -> None:
+def test_the_pool_behaves_as_the_simulation_predicts(case: str, store: Store) -> None:
     given, pool = CASES[case]
     profile = Profile(warm_target=2, hot_idle_ttl_s=15, cpu_millicores=1000, memory_mib=1024)
     settings = Settings(

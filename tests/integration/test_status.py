@@ -1,4 +1,4 @@
-"""What `status` calls dark, overdue and silent, at the second where it becomes so; on both databases."""
+"""When `status` reports dark, overdue and silent, at the exact second."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def test_a_pass_is_dark_after_three_periods_without_success_and_a_paused_one_is_
     assert not seen(world)["passes"]["sweep_stuck"]["dark"]
 
 
-def test_a_pass_that_never_ran_is_dark_three_periods_after_the_pool_began(world: World) -> None:
-    # The test's database was made a while ago.
+def test_a_pass_that_never_ran_is_dark_three_periods_after_the_pool_was_created(world: World) -> None:
+    # The test's database was created a while ago.
     world.pass_time(3 * PERIODS_S["collect_garbage"] - 3000)
     assert not seen(world)["passes"]["collect_garbage"]["dark"]
     world.pass_time(3001)
@@ -40,7 +40,7 @@ def test_a_pass_that_never_ran_is_dark_three_periods_after_the_pool_began(world:
     assert (told["dark"], told["age_s"]) == (True, None)
 
 
-def test_beat_is_dark_when_nothing_was_tried_for_twelve_seconds(world: World) -> None:
+def test_beat_is_dark_when_no_pass_was_tried_for_twelve_seconds(world: World) -> None:
     run_once(world.deps, PASSES["reap"])
     world.pass_time(12 - SLACK_S)
     assert not seen(world)["beat_dark"]
@@ -57,7 +57,7 @@ def test_idle_above_the_target_is_overdue_after_its_time_and_three_periods(world
     assert seen(world)["profiles"]["default"]["surplus_overdue"] == 2
 
 
-def test_an_org_that_only_parks_is_shown(world: World) -> None:
+def test_an_org_with_only_parked_workers_is_shown(world: World) -> None:
     world.warm(1)
     world.release(world.granted("acme").claim_id)
     told = seen(world)["orgs"]["acme"]

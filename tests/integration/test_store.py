@@ -43,7 +43,7 @@ BY = By(who="tester", reason=MoveReason.DEMAND)
 ACME, BOLT = OrgId("acme"), OrgId("bolt")
 DEFAULT = ProfileName("default")
 BIG, BOUND = ProfileName("big"), ProfileName("bound")
-# What a process gives to the rules: three profiles, the last of which has an activation.
+# The arguments of a process for the rules: three profiles, the last of which has an activation.
 RULES: dict[str, Any] = {
     "ttls": {DEFAULT: 60, BIG: 60, BOUND: 60},
     "most_ttl_s": 600,
@@ -66,11 +66,11 @@ def misses(tx: Tx, profile: ProfileName) -> list[RequestPk]:
 
 
 def close(span: timedelta, seconds: float) -> bool:
-    """The same to the tenth: Postgres' clock moves on within a statement."""
+    """Equal to a tenth of a second: Postgres' clock moves on within a statement."""
     return abs(span.total_seconds() - seconds) < 0.1
 
 
-# Builders: rows as the store itself makes them.
+# Builders: rows as the store itself creates them.
 
 
 def pass_time(store: Store, seconds: float) -> None:
@@ -101,7 +101,7 @@ def seen(tx: Tx, worker_id: WorkerId) -> SeenWorker:
 
 
 def decided(tx: Tx, rule: str, **what: Any) -> dict[str, Any] | None:
-    """What a rule comes to, inside a transaction."""
+    """Return the result of a rule, inside a transaction."""
     return rules.call(rules.Within(tx), rule, {**ASKING, **what})
 
 
@@ -112,7 +112,7 @@ def served(tx: Tx, **calls: Any) -> dict[str, Any]:
 
 
 def become_ready(tx: Tx, slot: SeenWorker) -> dict[str, Any] | None:
-    """What happens when its pod is ready, if it is still a slot."""
+    """Make the slot ready if it is still a slot."""
     found = decided(tx, "ready", worker_id=slot.id, pod={"uid": f"u-{slot.id}", "endpoint": "http://x"})
     return None if found is None else dict(found["events"][0])
 
@@ -126,7 +126,7 @@ def an_idle(tx: Tx, profile: str = "default") -> SeenWorker:
 
 
 def acquired(tx: Tx, org: str = "acme", **given: Any) -> dict[str, Any]:
-    """What one acquire comes to."""
+    """Return the result of one acquire."""
     request_id = f"id-{next(_numbers)}"
     defaults = {"profile": "default", "request_id": request_id, "lease_s": 30, "ttl_s": None, "wait_s": 0}
     asked = {"org": org, "reply": [f"task-{request_id}", ""], **defaults, **given}
@@ -164,7 +164,9 @@ def released(tx: Tx, claim: Claim, condition: str = "clean") -> str:
 
 
 def renewed(tx: Tx, *claim_ids: str, org: str | None = None) -> list[Any]:
-    """For each: the end of its lease and why its worker must leave; or None and why it has no lease."""
+    """Return for each claim the end of its lease and why its worker must leave; or None and why it
+    has no lease.
+    """
     return list(served(tx, renew=[[claim_id, org] for claim_id in claim_ids])["renew"])
 
 
@@ -173,7 +175,7 @@ def end(tx: Tx, claim: Claim, why: ClaimEnd) -> dict[str, Any] | None:
 
 
 def some_parked(tx: Tx, org: str = "acme", *, ttls_s: Sequence[int] = (60,)) -> list[SeenWorker]:
-    """Parked workers, one for each time that it is kept."""
+    """Parked workers, one per TTL."""
     held = [a_claim(tx, org, ttl_s=ttl_s) for ttl_s in ttls_s]
     assert [released(tx, claim) for claim in held] == ["released"] * len(held)
     parked = [seen(tx, claim.worker_id) for claim in held]
@@ -198,14 +200,14 @@ def cancelled(tx: Tx, request: Request) -> str:
 
 
 def timed_out(tx: Tx, *waiters: Request) -> list[str]:
-    """Which of these were refused because they are overdue."""
+    """Return which of these were refused because they are overdue."""
     found = decided(tx, "time_out", pks=[r.pk for r in waiters])
     assert found is not None
     return [event["pk"] for event in found["events"]]
 
 
 def line(tx: Tx, profile: ProfileName = DEFAULT) -> list[tuple[str, float]]:
-    """The orgs that are served next, and their use for their weight."""
+    """Return the orgs that are served next, and their use relative to their weight."""
     found = tx.execute(
         text(rules.qualified("SELECT org, usage FROM warmpool_line(:p, warmpool_now())")), {"p": profile}
     )
@@ -233,7 +235,7 @@ def somebody_is_blocked(store: Store) -> bool:
 # The clock and the transaction.
 
 
-def test_the_time_is_the_databases_and_can_be_shifted(store: Store) -> None:
+def test_the_time_comes_from_the_database_and_can_be_shifted(store: Store) -> None:
     before = store.now()
     assert before.tzinfo is UTC
     pass_time(store, 3600)
@@ -242,7 +244,7 @@ def test_the_time_is_the_databases_and_can_be_shifted(store: Store) -> None:
     assert store.now() - before < timedelta(seconds=60)
 
 
-def test_what_is_written_bears_the_shifted_time(store: Store) -> None:
+def test_written_rows_have_the_shifted_time(store: Store) -> None:
     pass_time(store, 86_400)
     with store.write() as tx:
         slot = a_slot(tx)
@@ -259,7 +261,7 @@ def test_what_is_written_bears_the_shifted_time(store: Store) -> None:
         datetime.fromisoformat("2030-01-01T00:30:00.001+02:00"),
     ],
 )
-def test_an_instant_comes_back_as_it_went(store: Store, instant: datetime) -> None:
+def test_an_instant_is_read_as_it_was_written(store: Store, instant: datetime) -> None:
     with store.write() as tx:
         slot = a_slot(tx)
         tx.execute(update(schema.workers).values(ready_at=instant))
@@ -317,7 +319,7 @@ def test_a_slot_becomes_ready_once(store: Store) -> None:
         assert len(journal.of(tx, slot.id)) == 2
 
 
-def test_a_move_from_what_was_seen_succeeds_once(store: Store) -> None:
+def test_a_move_from_the_observed_state_succeeds_once(store: Store) -> None:
     with store.write() as tx:
         idle = an_idle(tx)
         assert workers.leave(tx, idle, State.DRAINING, BY) is Outcome.MOVED
@@ -334,7 +336,7 @@ def test_a_move_of_another_epoch_is_fenced(store: Store) -> None:
         assert seen(tx, idle.id) == idle
 
 
-def test_a_move_of_nobody_is_gone(store: Store) -> None:
+def test_a_move_of_a_missing_row_is_gone(store: Store) -> None:
     with store.write() as tx:
         fence = Fence(worker_id=WorkerId("w-none"), epoch=0, states=frozenset({State.IDLE}))
         assert workers.move(tx, fence, State.DRAINING, BY) is Outcome.GONE
@@ -370,7 +372,7 @@ def test_every_change_of_holder_raises_the_epoch(store: Store) -> None:
         assert [e.epoch for e in journal.of(tx, parked.id)] == [0, 0, 1, 2, 3, 4]
 
 
-def test_leaving_the_parking_clears_its_clock(store: Store) -> None:
+def test_leaving_hot_idle_clears_the_ttl(store: Store) -> None:
     with store.write() as tx:
         an_org(tx, hot_idle_floor=1)
         parked = a_parked(tx)
@@ -403,7 +405,7 @@ def test_a_busy_worker_is_marked_as_leaving_once_and_others_never(store: Store) 
         assert (end.is_mark, end.reason, end.detail) == (False, MoveReason.DISRUPTED, "node drained")
 
 
-def test_silence_is_measured_from_the_last_beat(store: Store) -> None:
+def test_silence_is_measured_from_the_last_heartbeat(store: Store) -> None:
     with store.write() as tx:
         claim = a_claim(tx)
         assert not workers.is_silent(tx, claim.worker_id, for_s=15)
@@ -414,7 +416,7 @@ def test_silence_is_measured_from_the_last_beat(store: Store) -> None:
         assert not workers.is_silent(tx, claim.worker_id, for_s=15)
 
 
-def test_notes_are_fenced_like_moves(store: Store) -> None:
+def test_updates_of_a_row_are_fenced_like_moves(store: Store) -> None:
     with store.write() as tx:
         slot = a_slot(tx)
         assert workers.record_pod(tx, slot, PodFacts(uid="u")) is Outcome.MOVED
@@ -449,13 +451,13 @@ def test_the_worker_parked_last_is_picked_and_only_for_its_org(store: Store) -> 
         assert [released(tx, claim) for claim in (last, another)] == ["released"] * 2
         assert acquired(tx, "cats")["reason"] == Reason.NO_WARM_WORKER
         assert acquired(tx, profile="big")["reason"] == Reason.NO_WARM_WORKER
-        an_idle(tx)  # what is parked for the org comes before what is warm
+        an_idle(tx)  # workers parked for the org come before warm ones
         found = [acquired(tx) for _ in range(2)]
         assert [f["worker_id"] for f in found] == [last.worker_id, first.worker_id]
         assert {f["source"] for f in found} == {"hot_idle"}
 
 
-def test_parked_workers_past_their_end_are_listed_by_how_long_they_are(store: Store) -> None:
+def test_parked_workers_past_their_ttl_are_listed_longest_overdue_first(store: Store) -> None:
     with store.write() as tx:
         long, short, middle = some_parked(tx, ttls_s=(90, 10, 20))
     pass_time(store, 30)
@@ -465,7 +467,7 @@ def test_parked_workers_past_their_end_are_listed_by_how_long_they_are(store: St
         assert {w.id for w in workers.oldest_parked(tx, ACME, limit=9)} == {long.id, short.id, middle.id}
 
 
-def test_lists_by_age_take_the_oldest_and_nothing_younger(store: Store) -> None:
+def test_lists_by_age_return_the_oldest_and_nothing_below_the_limit(store: Store) -> None:
     with store.write() as tx:
         old_idle, old_slot = an_idle(tx), a_slot(tx)
         draining = a_slot(tx)
@@ -508,7 +510,7 @@ def test_slots_are_taken_as_far_as_the_cap_allows(store: Store, cap: int, wanted
         assert orgs.pool_row(tx).live == granted
 
 
-def test_slots_beyond_a_cap_that_was_lowered_are_neither_given_nor_taken_away(store: Store) -> None:
+def test_slots_above_a_lowered_cap_are_neither_granted_nor_removed(store: Store) -> None:
     with store.write() as tx:
         orgs.reserve_slots(tx, 5, 0)
         assert orgs.reserve_slots(tx, 1, 3) == 0
@@ -540,10 +542,10 @@ def test_an_org_without_a_cap_is_not_counted(store: Store) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "outcome"), [(1, 0, "granted"), (1, 2, "granted"), (2, 1, "refused")]
 )
-def test_the_cap_that_counts_is_the_one_that_holds_when_the_claim_begins(
+def test_the_cap_in_force_when_the_claim_begins_decides(
     store: Store, before: int, after: int, outcome: str
 ) -> None:
-    """The cap is being changed while an acquire looks at it: the acquire waits for the change."""
+    """The cap is changed while an acquire reads it: the acquire waits for the change."""
     with store.write() as tx:
         an_org(tx, cap=before)
         a_claim(tx)
@@ -566,7 +568,7 @@ def test_the_cap_that_counts_is_the_one_that_holds_when_the_claim_begins(
         assert orgs.miscounted(tx) == []
 
 
-def test_a_cap_that_comes_counts_what_lives_already(store: Store) -> None:
+def test_a_new_cap_counts_the_live_claims(store: Store) -> None:
     with store.write() as tx:
         a_claim(tx)
         ended = a_claim(tx)
@@ -581,7 +583,7 @@ def test_a_cap_that_comes_counts_what_lives_already(store: Store) -> None:
         assert orgs.miscounted(tx) == []
 
 
-def test_claims_granted_beside_a_change_are_found_and_counted(store: Store) -> None:
+def test_claims_granted_during_a_change_of_the_cap_are_found_and_counted(store: Store) -> None:
     with store.write() as tx:
         an_org(tx)
         a_claim(tx, "bolt")
@@ -596,7 +598,7 @@ def test_claims_granted_beside_a_change_are_found_and_counted(store: Store) -> N
         assert orgs.count_uncounted(tx, ACME) == 2
         assert orgs.uncounted(tx) == []
         assert orgs.miscounted(tx) == []
-        assert orgs.count_uncounted(tx, OrgId("nobody")) == 0
+        assert orgs.count_uncounted(tx, OrgId("unknown")) == 0
 
 
 @pytest.mark.parametrize(
@@ -605,12 +607,12 @@ def test_claims_granted_beside_a_change_are_found_and_counted(store: Store) -> N
         (0, 3, 1, True),
         (2, 0, 2, False),
         (2, 0, 3, True),
-        (3, 2, 3, True),  # the cap beats the floor
+        (3, 2, 3, True),  # the cap takes precedence over the floor
         (3, 2, 2, False),
         (3, 5, 3, False),
     ],
 )
-def test_a_parked_worker_goes_only_above_its_orgs_floor(
+def test_a_parked_worker_drains_only_above_its_orgs_floor(
     store: Store, floor: int, cap: int, parked: int, given: bool
 ) -> None:
     with store.write() as tx:
@@ -635,7 +637,7 @@ def test_parking_is_not_counted_without_a_floor_or_a_cap(store: Store) -> None:
         assert [o.parked for o in orgs.every(tx)] == [0, 0, 0]
 
 
-def test_what_the_table_says_of_an_org_rules_over_the_seed(store: Store) -> None:
+def test_the_row_of_an_org_takes_precedence_over_the_configuration(store: Store) -> None:
     with store.write() as tx:
         an_org(tx, cap=7)
         orgs.seed(tx, ACME, OrgDefaults(cap=1, values={"a": "b"}))
@@ -653,7 +655,7 @@ def test_what_the_table_says_of_an_org_rules_over_the_seed(store: Store) -> None
         ("UPDATE claims SET counted = false WHERE ended_at IS NULL", "org acme: in_use is 1, its counted live claims are 0"),
     ],
 )  # fmt: skip
-def test_a_counter_that_is_not_what_it_counts_is_told(store: Store, tampering: str, sentence: str) -> None:
+def test_a_wrong_counter_is_reported(store: Store, tampering: str, sentence: str) -> None:
     with store.write() as tx:
         an_org(tx, cap=5, hot_idle_floor=1)
         a_claim(tx)
@@ -673,7 +675,7 @@ def test_the_pool_can_be_paused(store: Store) -> None:
 # Requests.
 
 
-def test_a_request_is_made_once_for_an_org(store: Store) -> None:
+def test_a_request_is_created_once_per_org(store: Store) -> None:
     reply: dict[str, Any] = {"reply": ["t-1", "list"], "request_id": "same"}
     with store.write() as tx:
         first = a_waiter(tx, **reply)
@@ -728,7 +730,7 @@ def test_a_request_is_decided_once(store: Store) -> None:
         assert (spent["outcome"], spent["reason"]) == ("refused", Reason.REQUEST_SPENT)
 
 
-def test_a_waiter_past_its_deadline_is_not_served_but_what_is_being_bound_is(store: Store) -> None:
+def test_a_waiter_past_its_deadline_is_not_served_but_a_binding_one_is(store: Store) -> None:
     with store.write() as tx:
         late, binding = a_waiter(tx), a_binding(tx, wait_s=30)
     pass_time(store, 31)
@@ -761,7 +763,7 @@ def test_only_a_waiter_that_is_overdue_times_out(store: Store) -> None:
         assert timed_out(tx, short, long) == []
 
 
-def test_an_activation_that_failed_waits_again_and_is_counted(store: Store) -> None:
+def test_a_request_whose_activation_failed_waits_again_and_is_counted(store: Store) -> None:
     with store.write() as tx:
         failed = a_binding(tx, wait_s=30)
         assert end(tx, failed, ClaimEnd.ACTIVATION_FAILED) is not None
@@ -770,7 +772,9 @@ def test_an_activation_that_failed_waits_again_and_is_counted(store: Store) -> N
         assert seen(tx, failed.worker_id).state is State.DRAINING
 
 
-def test_an_activation_that_failed_gets_another_worker_a_bounded_number_of_times(store: Store) -> None:
+def test_a_request_whose_activation_failed_gets_another_worker_a_bounded_number_of_times(
+    store: Store,
+) -> None:
     with store.write() as tx:
         failed = a_binding(tx)
         another = an_idle(tx, BOUND)
@@ -800,7 +804,7 @@ def test_replies_are_added_once_each(store: Store) -> None:
         assert [r.task_id for r in a_row(tx, request.pk).replies] == newest
 
 
-def test_what_was_decided_but_not_replied_is_listed_until_it_is(store: Store) -> None:
+def test_decided_requests_are_listed_until_they_are_answered(store: Store) -> None:
     with store.write() as tx:
         open_one, answered = a_waiter(tx), a_waiter(tx)
         assert cancelled(tx, answered) == "cancelled"
@@ -814,7 +818,7 @@ def test_what_was_decided_but_not_replied_is_listed_until_it_is(store: Store) ->
 
 
 def test_the_queue_serves_the_least_use_for_its_weight_first(store: Store) -> None:
-    """acme uses 2 of weight 1, bolt 2 of weight 4, cats is capped and its counter says 1 of weight 1."""
+    """acme uses 2 of weight 1, bolt 2 of weight 4, cats is capped and its counter is 1 of weight 1."""
     with store.write() as tx:
         an_org(tx)
         an_org(tx, "bolt", weight=4.0)
@@ -843,7 +847,8 @@ def test_the_queue_breaks_ties_by_the_oldest_wait_and_is_fifo_within_an_org(stor
         ready = [become_ready(tx, a_slot(tx)) for _ in range(2)]
         assert [event and event["pk"] for event in ready] == [waiters[1].pk, waiters[2].pk]
     with store.write() as holder, store.write() as tx:
-        # While another transaction has them in hand nothing is matched; then the two that are left are served together.
+        # While another transaction has them locked nothing is matched; then the remaining two are
+        # served together.
         holder.execute(text("SELECT pk FROM requests WHERE state = 'waiting' FOR UPDATE"))
         assert [
             event and event["to"] for event in (become_ready(tx, a_slot(tx)), become_ready(tx, a_slot(tx)))
@@ -889,8 +894,10 @@ def test_only_eligible_waiters_are_seen(store: Store) -> None:
         assert (event["org"], event["worker_id"]) == (BOLT, idle.id)
 
 
-def test_a_waiter_that_is_in_another_hand_is_looked_at_again(store: Store) -> None:
-    """It may go on waiting, as after a repeated delivery, and nobody else would come for it before the next pass."""
+def test_a_waiter_locked_by_another_transaction_is_matched_again(store: Store) -> None:
+    """It may continue to wait, as after a repeated delivery, and would be matched only by the next
+    pass.
+    """
     with store.write() as tx:
         claim = a_claim(tx)
         a_waiter(tx)
@@ -909,17 +916,19 @@ def test_a_waiter_that_is_in_another_hand_is_looked_at_again(store: Store) -> No
 @pytest.mark.parametrize(
     ("waiter", "wait_s", "newcomer", "source"),
     [
-        ("acme", 30, "acme", None),  # the parked worker is the waiter's, who came first
-        ("bolt", 30, "acme", "hot_idle"),  # nobody but acme can have it
-        ("bolt", 30, "cats", None),  # the warm worker is the waiter's
-        ("acme", 10, "acme", "hot_idle"),  # a waiter past its deadline is in nobody's way
+        ("acme", 30, "acme", None),  # the parked worker goes to the waiter, which came first
+        ("bolt", 30, "acme", "hot_idle"),  # only acme can have it
+        ("bolt", 30, "cats", None),  # the warm worker goes to the waiter
+        ("acme", 10, "acme", "hot_idle"),  # a waiter past its deadline blocks no other
         ("bolt", 10, "cats", "warm"),
     ],
 )
-def test_a_newcomer_overtakes_no_waiter_that_could_have_the_worker(
+def test_a_new_request_overtakes_no_waiter_that_could_use_the_worker(
     store: Store, waiter: str, wait_s: int, newcomer: str, source: str | None
 ) -> None:
-    """Another transaction has the waiter's row, so it cannot be served before the newcomer is."""
+    """Another transaction has locked the waiter's row, so it cannot be served before the new
+    request.
+    """
     with store.write() as tx:
         an_org(tx, newcomer)
         parked = a_claim(tx)
@@ -937,7 +946,7 @@ def test_a_newcomer_overtakes_no_waiter_that_could_have_the_worker(
 # Misses.
 
 
-def test_a_miss_counts_once_per_request_however_often_it_is_refused(store: Store) -> None:
+def test_a_miss_counts_once_per_request_for_any_number_of_refusals(store: Store) -> None:
     with store.write() as tx:
         an_org(tx)
         missed = {acquired(tx, request_id="same")["pk"] for _ in range(4)}
@@ -950,7 +959,7 @@ def test_a_miss_counts_once_per_request_however_often_it_is_refused(store: Store
 
 
 def test_a_waiter_that_gets_nothing_is_no_miss(store: Store) -> None:
-    """It was demand while it waited; what ends its wait is not."""
+    """It was demand while it waited; the end of its wait is none."""
     with store.write() as tx:
         late, withdrawn, failed = a_waiter(tx, wait_s=10), a_waiter(tx), a_binding(tx)
         cancelled(tx, withdrawn)
@@ -1023,7 +1032,7 @@ def test_at_most_as_many_misses_are_read_as_one_run_can_serve(store: Store) -> N
 
 
 def test_the_cause_of_a_miss_is_the_orgs_cap_then_the_pools(store: Store) -> None:
-    """What a worker would have helped is a miss; at its org's cap none would."""
+    """A refusal that a worker would have prevented is a miss; at its org's cap none would."""
     with store.write() as tx:
         an_org(tx, cap=1)
         an_org(tx, "bolt")
@@ -1110,7 +1119,7 @@ def test_a_lease_runs_out_only_after_a_whole_lease_of_open_lane(store: Store) ->
         assert end(tx, claim, ClaimEnd.EXPIRED) is None
 
 
-def test_a_lane_without_gaps_stays_open_since_its_beginning(store: Store) -> None:
+def test_a_lane_without_gaps_stays_open_since_its_first_canary(store: Store) -> None:
     with store.write() as tx:
         canaries.canary_answered(tx, gap_s=10)
         began = orgs.pool_row(tx).lane_open_since
@@ -1122,7 +1131,7 @@ def test_a_lane_without_gaps_stays_open_since_its_beginning(store: Store) -> Non
         assert orgs.pool_row(tx).lane_open_since == began
 
 
-def test_a_wish_to_release_is_kept_once_and_ends_with_the_claim(store: Store) -> None:
+def test_a_pending_release_is_stored_once_and_ends_with_the_claim(store: Store) -> None:
     with store.write() as tx:
         claim = a_claim(tx)
         assert claims.request_release(tx, claim.id, "tainted")
@@ -1148,7 +1157,7 @@ def test_a_pass_is_not_attempted_twice_within_its_pause(store: Store) -> None:
         assert passes.attempt(tx, "reap", "two", not_within_s=2.5)
 
 
-def test_a_paused_pass_is_neither_attempted_nor_called_silent(store: Store) -> None:
+def test_a_paused_pass_is_neither_attempted_nor_dark(store: Store) -> None:
     with store.write() as tx:
         passes.set_paused(tx, "reap", paused=True, by="operator")
         assert not passes.attempt(tx, "reap", "one", not_within_s=0)
@@ -1172,7 +1181,7 @@ def test_a_pass_is_silent_until_it_succeeds_and_again_when_it_stops(store: Store
         assert passes.silent_for(tx, "reap", 15)
 
 
-def test_failures_in_a_row_are_counted_and_a_success_ends_the_row(store: Store) -> None:
+def test_consecutive_failures_are_counted_until_a_success(store: Store) -> None:
     with store.write() as tx:
         passes.seed(tx, "reap")
         assert [passes.failed(tx, "reap", outcome="failed", detail="boom") for _ in range(3)] == [1, 2, 3]
@@ -1246,7 +1255,7 @@ def test_a_suspicion_grows_while_it_is_seen_and_is_forgotten_when_it_is_not(stor
         ("UPDATE workers SET epoch = 5", None),
     ],
 )
-def test_a_journal_that_does_not_replay_to_the_table_is_told(
+def test_a_journal_that_does_not_replay_to_the_table_is_reported(
     store: Store, tampering: str, part: str | None
 ) -> None:
     with store.write() as tx:
@@ -1267,7 +1276,7 @@ def test_the_journal_is_read_in_order_from_either_end(store: Store) -> None:
         assert journal.latest(tx, limit=2) == entries[2:]
 
 
-# Losing the database.
+# Loss of the database.
 
 
 def test_a_lost_connection_is_transient_and_the_next_call_works(store: Store) -> None:
@@ -1302,17 +1311,17 @@ def test_all_idle_connections_lost_cost_one_call_at_most(store: Store) -> None:
     assert failures <= 1
     with store.read() as tx:
         assert len(workers.live(tx)) == 4 - failures
-    store.engine.dispose()  # a lost one that nobody has met yet is not left to the next test
+    store.engine.dispose()  # leaves no broken connection to the next test
 
 
 def test_a_statement_that_takes_too_long_is_transient(store: Store) -> None:
     with store.engine.connect() as tx:
-        tx.execute(text("SET statement_timeout = 200"))  # so long that a busy machine's ROLLBACK fits in
+        tx.execute(text("SET statement_timeout = 200"))  # long enough for the ROLLBACK of a busy machine
         with pytest.raises(Transient, match="statement timeout"), translated():
             tx.execute(text("SELECT pg_sleep(5)"))
 
 
-def test_a_lock_that_is_not_given_up_is_transient(store: Store) -> None:
+def test_a_lock_timeout_is_transient(store: Store) -> None:
     with store.write() as tx:
         slot = a_slot(tx)
     with store.write() as holder, store.engine.connect() as tx:
@@ -1323,7 +1332,9 @@ def test_a_lock_that_is_not_given_up_is_transient(store: Store) -> None:
 
 
 def test_a_deadlock_is_transient(store: Store) -> None:
-    """Two transactions that wait for each other: Postgres ends one of them, and the other goes on."""
+    """Two transactions that wait for each other: Postgres ends one of them, and the other
+    continues.
+    """
     together, ended = threading.Barrier(2), []
     with store.write() as tx:
         slots = [a_slot(tx).id, a_slot(tx).id]

@@ -1,4 +1,4 @@
-"""Reading many rows, all of them once, whatever moves meanwhile, and a few at a time."""
+"""Read many rows, each exactly once whatever moves meanwhile, in pages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_scans, "_AT_A_TIME", 2)
 
 
-def test_every_live_row_is_met_once_over_many_pages(store: Store) -> None:
+def test_every_live_row_is_read_once_over_many_pages(store: Store) -> None:
     made = {
         *slots(store, "w-1", "w-2", "w-3"),
         *slots(store, "w-4", "w-5", build="rev-0"),
@@ -53,8 +53,8 @@ def test_every_live_row_is_met_once_over_many_pages(store: Store) -> None:
         assert list(row_scans.live(tx, states=CLAIMABLE)) == []
 
 
-def test_a_row_that_moves_while_it_is_read_is_neither_missed_nor_met_twice(store: Store) -> None:
-    """A move changes the order by state; the order that is walked it does not."""
+def test_a_row_that_moves_during_the_read_is_read_exactly_once(store: Store) -> None:
+    """A move changes the order by state, but not the order of this read."""
     made = slots(store, *(f"w-{n}" for n in range(7)))
     with store.read() as tx:
         walk = row_scans.live(tx)
@@ -64,7 +64,7 @@ def test_a_row_that_moves_while_it_is_read_is_neither_missed_nor_met_twice(store
     assert met == made
 
 
-def test_a_glimpse_is_what_the_row_says(store: Store) -> None:
+def test_a_glimpse_has_the_columns_of_its_row(store: Store) -> None:
     (worker,) = slots(store, "w-1")
     ready(store, worker)
     with store.read() as tx:
@@ -72,7 +72,7 @@ def test_a_glimpse_is_what_the_row_says(store: Store) -> None:
     assert seen == ("w-1", "idle", 0, None, None, "uid-w-1")
 
 
-def test_which_of_many_names_are_live_rows(store: Store) -> None:
+def test_live_rows_are_found_among_many_names(store: Store) -> None:
     slots(store, *(f"w-{n}" for n in range(5)))
     with store.write() as tx:
         (gone,) = workers.get_many(tx, [WorkerId("w-3")]).values()
@@ -83,7 +83,7 @@ def test_which_of_many_names_are_live_rows(store: Store) -> None:
         assert row_scans.live_among(tx, []) == set()
 
 
-def test_profiles_that_have_live_rows_are_found_one_by_one(store: Store) -> None:
+def test_profiles_with_live_rows_are_found(store: Store) -> None:
     slots(store, "w-1", "w-2")
     slots(store, "w-3", profile=Profile(name="big"))
     slots(store, "w-4", profile=Profile(name="ended"))
@@ -95,7 +95,7 @@ def test_profiles_that_have_live_rows_are_found_one_by_one(store: Store) -> None
 
 
 @pytest.mark.parametrize("other", ["rev-0", "rev-2"])
-def test_another_build_is_noticed_on_either_side_of_the_wanted_one(store: Store, other: str) -> None:
+def test_another_build_is_found_before_and_after_the_wanted_one(store: Store, other: str) -> None:
     slots(store, "w-1", build="rev-1")
     slots(store, "w-2", profile=Profile(name="big"), build=other)
     with store.read() as tx:
@@ -120,8 +120,10 @@ def test_idle_workers_are_counted_by_how_long_they_wait(store: Store) -> None:
         assert workers.count_idle_since(tx, BIG, older_than_s=0) == 0
 
 
-def test_garbage_goes_in_many_batches_of_one_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run is bounded by time: as many rows go as come, also in a busy pool."""
+def test_garbage_is_deleted_in_several_batches_of_one_run(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run is bounded by time: as many rows are deleted as are added, also in a busy pool."""
     world = World(store)
     world.configure(pass_limit=2)
     shape = Profile()

@@ -1,4 +1,6 @@
-"""The supervisor with real processes, a real Redis and a real Postgres; only what the components do is a stand-in."""
+"""The supervisor with real processes, a real Redis and a real Postgres; only the work of the
+components is a stand-in.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ EVERYTHING = {"redis", "postgres", *NAMES}
 
 @dataclass
 class SupervisedUp:
-    """One run of the stand-in `up`, in a process of its own."""
+    """One run of the stand-in `up`, in its own process."""
 
     data_dir: DataDir
     arguments: tuple[str, ...]
@@ -84,7 +86,7 @@ class Machine:
         return {name: entry.ref for name, entry in self.data_dir.read_record().items()}
 
     def running(self) -> set[ProcessRef]:
-        """Everything that writes to a log here, whoever started it."""
+        """Return every process that writes to a log here, whatever started it."""
         return set(writers_to(self.data_dir.logs))
 
     def broker(self) -> redis.Redis:
@@ -93,7 +95,7 @@ class Machine:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database as an earlier `up` has left it: to make one takes seconds."""
+    """A database as left by an earlier `up`: creating one takes seconds."""
     made = DataDir.open(tmp_path_factory.mktemp("cluster"))
     return postgres.prepare(made).folder
 
@@ -129,7 +131,7 @@ def test_a_zombie_and_a_reused_pid_are_not_alive() -> None:
     assert not ref.alive()
 
 
-def test_every_component_becomes_ready_in_order_and_is_on_record(machine: Machine) -> None:
+def test_every_component_becomes_ready_in_order_and_is_recorded(machine: Machine) -> None:
     up = machine.up().ready()
     assert set(machine.recorded()) == EVERYTHING
     assert set(machine.recorded().values()) == machine.running()
@@ -139,13 +141,15 @@ def test_every_component_becomes_ready_in_order_and_is_on_record(machine: Machin
 
 
 def open_to_others(root: Path) -> list[str]:
-    """What other users could use, but for the output of `up` that the tests keep there themselves."""
+    """Return what other users could access, except the output of `up` that the tests keep there
+    themselves.
+    """
     found = [p for p in (root, *root.rglob("*")) if not p.is_symlink() and not p.match("up-*.out")]
     return [f"{p} has mode {p.lstat().st_mode:o}" for p in found if p.lstat().st_mode & 0o077]
 
 
-def test_the_data_directory_is_its_owners_alone_whatever_it_was(machine: Machine) -> None:
-    """Also what is made after the start: the broker's files, logs and records."""
+def test_the_data_directory_is_made_private_to_its_owner(machine: Machine) -> None:
+    """Also files created after the start: the broker's files, logs and records."""
     root = machine.data_dir.root
     for folder in (root, root / "redis", root / "local" / "pods", root / "logs"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -169,7 +173,7 @@ def test_the_data_directory_is_its_owners_alone_whatever_it_was(machine: Machine
     assert stat.S_IMODE(elsewhere.stat().st_mode) == 0o644
 
 
-def test_a_directory_of_all_users_is_no_data_directory(tmp_path: Path) -> None:
+def test_a_directory_writable_by_all_users_is_refused_as_data_directory(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o1777)
@@ -178,7 +182,7 @@ def test_a_directory_of_all_users_is_no_data_directory(tmp_path: Path) -> None:
     assert stat.S_IMODE(shared.stat().st_mode) == 0o1777
 
 
-def test_the_broker_wants_its_password_and_keeps_its_data(machine: Machine) -> None:
+def test_the_broker_requires_its_password_and_keeps_its_data(machine: Machine) -> None:
     up = machine.up().ready()
     with machine.broker() as client:
         client.set("kept", "yes")
@@ -198,7 +202,7 @@ def test_the_broker_wants_its_password_and_keeps_its_data(machine: Machine) -> N
 
 
 @pytest.mark.parametrize("name", sorted(EVERYTHING))
-def test_a_killed_component_is_started_again(machine: Machine, name: str) -> None:
+def test_a_killed_component_is_restarted(machine: Machine, name: str) -> None:
     up = machine.up().ready()
     before = machine.recorded()
     before[name].send(signal.SIGKILL)
@@ -239,7 +243,7 @@ def test_nothing_is_left_when_it_is_stopped_while_starting(machine: Machine) -> 
     assert not machine.running()
 
 
-def test_nothing_is_left_when_it_is_stopped_while_the_database_is_made(fresh_machine: Machine) -> None:
+def test_nothing_is_left_when_it_is_stopped_while_the_database_is_created(fresh_machine: Machine) -> None:
     machine = fresh_machine
     up = machine.up()
     eventually(lambda: list(machine.data_dir.postgres.glob("draft-*")), every_s=0.01)
@@ -250,7 +254,7 @@ def test_nothing_is_left_when_it_is_stopped_while_the_database_is_made(fresh_mac
     assert [found.name for found in machine.data_dir.postgres.iterdir()] == ["data"]
 
 
-def test_pods_that_can_not_be_cleared_keep_nothing_else_running(machine: Machine) -> None:
+def test_pods_that_cannot_be_deleted_do_not_prevent_a_stop(machine: Machine) -> None:
     up = machine.up("--unclearable").ready()
     up.process.send_signal(signal.SIGINT)
     assert up.ends() == 0
@@ -258,7 +262,7 @@ def test_pods_that_can_not_be_cleared_keep_nothing_else_running(machine: Machine
     assert not machine.running()
 
 
-def test_a_second_signal_kills_what_does_not_want_to_end(machine: Machine) -> None:
+def test_a_second_signal_kills_components_that_do_not_end(machine: Machine) -> None:
     up = machine.up("--stubborn", "fleet").ready()
     up.process.send_signal(signal.SIGINT)
     up.says("acquire  stopped")
@@ -269,7 +273,7 @@ def test_a_second_signal_kills_what_does_not_want_to_end(machine: Machine) -> No
     assert not machine.running()
 
 
-def test_a_killed_supervisor_takes_nothing_with_it_and_the_next_adopts_all(machine: Machine) -> None:
+def test_components_survive_a_killed_supervisor_and_the_next_adopts_them(machine: Machine) -> None:
     first = machine.up().ready()
     before = machine.recorded()
     first.process.kill()
@@ -298,7 +302,7 @@ def test_components_of_other_code_are_replaced_and_the_broker_is_kept(machine: M
     assert set(after.values()) == machine.running()
 
 
-def test_what_was_started_but_never_recorded_is_found(machine: Machine) -> None:
+def test_a_started_component_that_was_never_recorded_is_found(machine: Machine) -> None:
     first = machine.up().ready()
     before = machine.recorded()
     first.process.kill()
@@ -309,7 +313,7 @@ def test_what_was_started_but_never_recorded_is_found(machine: Machine) -> None:
     assert set(machine.recorded().values()) == machine.running()
 
 
-def test_a_recorded_pid_that_belongs_to_somebody_else_is_left_alone(machine: Machine) -> None:
+def test_a_recorded_pid_of_another_process_is_left_alone(machine: Machine) -> None:
     bystander = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         first = machine.up().ready()
@@ -338,8 +342,8 @@ def test_a_second_up_refuses_and_disturbs_nothing(machine: Machine) -> None:
     assert first.process.poll() is None
 
 
-def test_a_component_that_can_not_start_shows_its_log_and_everything_ends(machine: Machine) -> None:
-    # What an earlier run has left says nothing about this one.
+def test_a_component_that_cannot_start_shows_its_log_and_everything_ends(machine: Machine) -> None:
+    # The result of an earlier run does not affect this one.
     machine.data_dir.ready_file("fleet").touch()
     up = machine.up("--broken", "fleet")
     assert up.ends(within_s=40) == 1
@@ -361,7 +365,7 @@ def test_components_hold_no_descriptor_of_the_supervisor(machine: Machine) -> No
 
 
 @pytest.mark.parametrize("hurry", [False, True])
-def test_local_pods_are_gone_when_clearing_returns(tmp_path: Path, hurry: bool) -> None:
+def test_local_pods_are_deleted_when_clearing_returns(tmp_path: Path, hurry: bool) -> None:
     clock = SystemClock()
     driver = LocalDriver(tmp_path, clock=clock, call_timeout_s=5)
     for name in ("w-one", "w-two"):
@@ -374,7 +378,7 @@ def test_local_pods_are_gone_when_clearing_returns(tmp_path: Path, hurry: bool) 
 
 
 def a_stubborn_pod(name: str, deaf: Path) -> PodSpec:
-    """A pod that does not hear SIGTERM once `deaf` is there."""
+    """A pod that ignores SIGTERM once `deaf` exists."""
     script = f"import signal, pathlib; signal.signal(15, signal.SIG_IGN); pathlib.Path({str(deaf)!r}).touch(); signal.pause()"
     return PodSpec(
         name=name,

@@ -1,4 +1,4 @@
-"""`warmpool top` as its user drives it: sorted, filtered, looked into."""
+"""`warmpool top`: sorting, filtering, details."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ STATUS: dict[str, Any] = {
 }
 
 
-def test_rows_match_by_words_and_sort_with_the_empty_last() -> None:
+def test_rows_match_by_words_and_empty_values_sort_last() -> None:
     assert [r["id"] for r in matching(ROWS, "hot ACME")] == ["w-b"]
     assert [r["id"] for r in ordered(ROWS, "org", backwards=True)] == ["w-c", "w-b", "w-a"]
 
 
-def test_it_shows_sorts_filters_and_looks_into_one() -> None:
+def test_top_shows_sorts_and_filters_workers_and_explains_one() -> None:
     asked: list[str] = []
 
     def explain(name: str) -> str:

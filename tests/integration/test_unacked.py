@@ -1,4 +1,6 @@
-"""The age of an unacknowledged message is by the broker's clock, whatever the host's clock says. Real Redis, real processes with wrong clocks."""
+"""The age of an unacknowledged message is measured by the broker's clock, not the host's. Real
+Redis, real processes with wrong clocks.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,7 @@ def _taken_by_one_that_died(server: RedisServer, skew_s: float) -> None:
 
 
 def _scores(client: redis.Redis) -> dict[bytes, float]:
-    """When each message was taken, by its tag."""
+    """Return when each message was taken, by its tag."""
     found: Any = client.zrange("unacked_index", 0, -1, withscores=True)
     return dict(found)
 
@@ -86,8 +88,10 @@ def test_unacknowledged_message_is_aged_by_the_brokers_clock(
 
 
 @WRONG
-def test_restoring_goes_by_the_brokers_clock(server: RedisServer, client: redis.Redis, skew_s: float) -> None:
-    """A fresh one is left where it is, an old one goes back to its queue."""
+def test_unacknowledged_messages_are_restored_by_the_brokers_clock(
+    server: RedisServer, client: redis.Redis, skew_s: float
+) -> None:
+    """A fresh one is left unacknowledged, an old one returns to its queue."""
     _taken_by_one_that_died(server, 0)
     assert _run(_RESTORE, server, skew_s) == "done"
     assert (client.hlen("unacked"), client.llen("q")) == (1, 0)

@@ -1,4 +1,4 @@
-"""`warmpool up` as its user meets it: one command, everything real."""
+"""`warmpool up` as its user runs it: one command, everything real."""
 
 from __future__ import annotations
 
@@ -50,20 +50,21 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         made.end()
 
 
-def test_it_says_when_it_is_ready_and_its_example_works(up: Up) -> None:
+def test_up_reports_when_it_is_ready_and_its_example_works(up: Up) -> None:
     said = up.said()
     for name in COMPONENTS:
         assert re.search(rf"^{name} +ready in ", said, re.MULTILINE), said
     assert re.search(r"^migrate +done in ", said, re.MULTILINE)
     [example] = [line for line in said.splitlines() if " acquire --org acme " in line]
-    # The command line as it was printed, but for its last word: what runs with the worker.
+    # The command line as printed, except its last word: what runs with the worker.
     words = shlex.split(example)
     assert words[-3:-1] == ["sh", "-c"]
     assert "WARMPOOL_CURL_CONFIG" in words[-1]
     variables = dict(word.split("=", 1) for word in words if re.match(r"WARMPOOL_[A-Z_]+=", word))
     command = [word for word in words if word.split("=", 1)[0] not in variables][:-3]
     done = subprocess.run(
-        [*command, sys.executable, "-c", USE], env=up.env | variables, cwd=ROOT, capture_output=True, text=True, timeout=90
+        [*command, sys.executable, "-c", USE], env=up.env | variables, cwd=ROOT, capture_output=True,
+        text=True, timeout=90
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     echo = json.loads(done.stdout)
@@ -72,13 +73,13 @@ def test_it_says_when_it_is_ready_and_its_example_works(up: Up) -> None:
     assert json.loads(again)["worker"] == echo["worker"]
 
 
-def test_a_commands_exit_code_and_a_refusal_are_told(up: Up) -> None:
+def test_exit_codes_and_refusals_of_commands_are_reported(up: Up) -> None:
     up.command("acquire", "--org", "acme", "--wait", "20", "--", "sh", "-c", "exit 7", ok=(7,))
     refused = json.loads(up.command("acquire", "--org", "acme", "--profile", "none", "--json", ok=(3,)))
     assert refused["reason"] == "unknown_profile"
 
 
-def test_a_claim_by_hand_is_seen_released_and_in_the_events(up: Up) -> None:
+def test_a_claim_of_an_operator_is_listed_released_and_in_the_events(up: Up) -> None:
     claim = json.loads(up.command("acquire", "--org", "byhand", "--wait", "20", "--lease", "60", "--json"))
     assert claim["outcome"] == "granted"
     status = json.loads(up.command("status", "--json", ok=(0, 1)))
@@ -92,7 +93,7 @@ def test_a_claim_by_hand_is_seen_released_and_in_the_events(up: Up) -> None:
     assert {event["worker_id"] for event in events} == {claim["worker_id"]}
 
 
-def test_orgs_are_set_and_listed_and_rule_at_once(up: Up) -> None:
+def test_orgs_are_set_and_listed_and_take_effect_at_once(up: Up) -> None:
     up.command("org", "set", "small", "--cap", "1", "--weight", "2")
     [small] = [org for org in json.loads(up.command("org", "list", "--json")) if org["id"] == "small"]
     assert (small["cap"], small["weight"]) == (1, 2.0)
@@ -106,7 +107,7 @@ def test_passes_are_shown_and_run_dry(up: Up) -> None:
     assert "reap" in json.loads(up.command("passes", "--json", ok=(0, 1)))
     report = json.loads(up.command("pass", "run", "reap", "--dry-run"))
     assert (report["pass"], report["outcome"]) == ("reap", "ok")
-    # Whenever it ran last: beat asks for this one once an hour, and has just done so.
+    # Whenever it ran last: beat sends this one once an hour, and has just done so.
     assert json.loads(up.command("pass", "run", "collect_garbage"))["outcome"] == "ok"
     up.command("pass", "pause", "collect_garbage")
     assert json.loads(up.command("pass", "run", "collect_garbage", ok=(1,)))["outcome"] == "paused"
@@ -125,7 +126,7 @@ def test_operators_commands_answer_on_a_running_pool(up: Up) -> None:
     assert "drained 1" in up.command("drain", "worker", idle, "--why", "a try")
     eventually(lambda: "It was drained by" in up.command("explain", idle), within_s=30)
     up.command("drain", "node", "nowhere", ok=(1,))
-    up.command("drain", "profile", "default", ok=(1,))  # many, and nobody to ask
+    up.command("drain", "profile", "default", ok=(1,))  # many, and no prompt
     up.command("profile", "set-warm", "default", "3")
     eventually(lambda: '"idle": 3' in up.command("get", "profiles", "-o", "json"), within_s=60)
     up.command("profile", "set-warm", "default", "configured")
@@ -174,14 +175,14 @@ def test_the_board_and_flower_are_open_in_a_browser_and_show_no_token(up: Up) ->
 
 
 def _pages(up: Up) -> tuple[str, str, str, str]:
-    """The addresses as `up` has printed them: the board, and Flower taken apart."""
+    """Return the addresses that `up` printed: the board, and Flower parsed."""
     [board] = re.findall(r"^  board +(http\S+)$", up.said(), re.MULTILINE)
     [(user, password, rest)] = re.findall(r"^  flower +http://(\w+):(\w+)@(\S+)$", up.said(), re.MULTILINE)
     return board, user, password, f"http://{rest}"
 
 
 def _shows_in_flower(page: Page, flower: str, text: str) -> None:
-    """Flower hears of a task a moment later than its caller."""
+    """Flower receives a task slightly later than its caller."""
 
     def there() -> bool:
         page.goto(f"{flower}tasks")
@@ -193,7 +194,7 @@ def _shows_in_flower(page: Page, flower: str, text: str) -> None:
     eventually(there, within_s=60)
 
 
-def test_whatever_is_killed_is_started_again_and_the_work_goes_on(up: Up) -> None:
+def test_any_killed_component_is_restarted_and_the_pool_continues(up: Up) -> None:
     with Load(up.broker_url(), orgs=("loop",), threads=2) as load:
         load.goes_on(10)
         for name in COMPONENTS:

@@ -1,4 +1,6 @@
-"""Waiting, handing over, answering and cancelling: no wake-up is lost, every request gets one answer."""
+"""Waiting, handing over, answering and cancelling: no wake-up is lost, every request gets one
+answer.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ def test_a_worker_that_becomes_ready_goes_to_a_waiter_of_any_org(world: World) -
     assert world.state_of(worker) is State.HOT
 
 
-def test_a_later_arrival_does_not_snatch_what_a_waiter_could_use(world: World) -> None:
+def test_a_later_request_does_not_take_a_worker_that_a_waiter_could_use(world: World) -> None:
     world.profile(warm_target=0)
     waiter = world.waits("acme")
     assert world.refused("bolt").reason is Reason.NO_WARM_WORKER
@@ -49,7 +51,9 @@ def test_a_later_arrival_does_not_snatch_what_a_waiter_could_use(world: World) -
 
 
 def test_a_fresh_acquire_serves_the_waiters_before_itself(world: World) -> None:
-    """A warm worker that a waiter was not given (its event was lost) goes to the waiter, not to whoever comes next."""
+    """A warm worker that was not matched to a waiter (its event was lost) goes to the waiter, not
+    to the next request.
+    """
     waiter = world.waits("acme")
     with world.store.write() as tx:
         tx.execute(
@@ -64,7 +68,7 @@ def test_a_fresh_acquire_serves_the_waiters_before_itself(world: World) -> None:
     assert _answer(world, waiter)["outcome"] == "granted"
 
 
-def test_an_orgs_own_parked_worker_is_not_kept_from_it_by_others_who_wait(world: World) -> None:
+def test_an_orgs_own_parked_worker_is_not_withheld_by_waiters_of_other_orgs(world: World) -> None:
     world.warm(1)
     holder = world.granted("acme")
     world.release(holder.claim_id)
@@ -84,7 +88,7 @@ def test_the_org_with_the_least_use_for_its_weight_is_served_first(world: World)
     assert world.broker.answers_for(light) == []
 
 
-def test_within_an_org_the_oldest_waits_shortest(world: World) -> None:
+def test_within_an_org_the_oldest_waiter_is_served_first(world: World) -> None:
     first = world.waits("acme")
     world.pass_time(1)
     second = world.waits("acme")
@@ -93,7 +97,7 @@ def test_within_an_org_the_oldest_waits_shortest(world: World) -> None:
     assert world.broker.answers_for(second) == []
 
 
-def test_a_waiter_at_its_orgs_cap_delays_nobody(world: World) -> None:
+def test_a_waiter_at_its_orgs_cap_delays_no_other_waiter(world: World) -> None:
     world.org("acme", cap=1)
     world.warm(2)
     world.granted("acme")
@@ -123,7 +127,7 @@ def test_a_waiter_past_its_deadline_is_not_served(world: World) -> None:
     assert len(world.workers(State.IDLE)) == 1
 
 
-def test_the_timer_answers_a_waiter_only_once_the_database_says_that_it_is_time(world: World) -> None:
+def test_the_timer_answers_a_waiter_only_after_its_deadline_on_the_databases_clock(world: World) -> None:
     from pool.lifecycle import claiming
 
     task = "timed"
@@ -172,7 +176,7 @@ def test_an_answer_decided_but_not_delivered_is_delivered_by_the_reap(world: Wor
     assert len(world.broker.answers_for(task)) == 1
 
 
-def test_an_answer_given_by_the_task_itself_is_delivered_again_if_nobody_marked_it(world: World) -> None:
+def test_an_answer_that_was_not_marked_as_replied_is_delivered_again(world: World) -> None:
     """The process died between the commit and the reply."""
     world.warm(1)
     granted = world.acquire("acme", task_id="t")
@@ -182,7 +186,7 @@ def test_an_answer_given_by_the_task_itself_is_delivered_again_if_nobody_marked_
     assert _answer(world, "t") == granted.as_dict()
 
 
-def test_a_wait_at_the_pools_cap_is_a_wait(world: World) -> None:
+def test_a_request_at_the_pools_cap_can_wait(world: World) -> None:
     world.configure(max_workers=1)
     world.warm(1)
     holder = world.granted("acme")
@@ -201,8 +205,10 @@ def test_a_request_refused_before_may_wait_now(world: World) -> None:
     assert _answer(world, "two")["outcome"] == "granted"
 
 
-def test_a_waiter_whom_somebody_is_about_to_serve_is_not_overtaken(store: Store) -> None:
-    """Its row is locked by another transaction, which may yet fail: what it could use is not given to a later arrival."""
+def test_a_waiter_that_is_about_to_be_served_is_not_overtaken(store: Store) -> None:
+    """Its row is locked by another transaction, which may yet fail: the worker that it could use is
+    not granted to a later request.
+    """
     world = World(store)
     world.waits("acme")
     with world.store.write() as tx:
@@ -221,7 +227,7 @@ def test_a_waiter_whom_somebody_is_about_to_serve_is_not_overtaken(store: Store)
     world.check()
 
 
-def test_a_waiter_that_gave_up_does_not_stand_before_one_that_did_not(world: World) -> None:
+def test_a_waiter_past_its_deadline_does_not_block_the_next_one(world: World) -> None:
     world.waits("acme", wait_s=5)
     world.pass_time(1)
     patient = world.waits("acme", wait_s=600)
@@ -230,9 +236,10 @@ def test_a_waiter_that_gave_up_does_not_stand_before_one_that_did_not(world: Wor
     assert _answer(world, patient)["outcome"] == "granted"
 
 
-def test_what_a_wait_and_a_hand_over_ask_of_the_database_is_bounded(store: Store) -> None:
-    """The first that waits asks a second time, with the profile's lock; a release hands its worker over in the statement that ends the claim, and
-    marks the answer as delivered."""
+def test_a_wait_and_a_hand_over_take_a_bounded_number_of_statements(store: Store) -> None:
+    """The first waiting request is decided a second time, with the profile's lock; a release hands
+    its worker over in the statement that ends the claim, and marks the answer as delivered.
+    """
     world = World(store)
     world.warm(1)
     held = world.granted("acme")

@@ -1,4 +1,6 @@
-"""What a pass may not or cannot handle never fills its window for good: whatever else is due is handled within a few runs."""
+"""Items that a pass may not or cannot handle never fill its window permanently: all other due items
+are handled within a few runs.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def _parked(world: World, org: str, count: int, ttl_s: int = 60) -> list[str]:
     return [granted.worker_id for granted in held]
 
 
-def test_workers_kept_by_a_floor_do_not_keep_another_orgs_expired_worker(narrow: World) -> None:
+def test_workers_kept_by_a_floor_do_not_block_the_reap_of_another_org(narrow: World) -> None:
     narrow.org("acme", hot_idle_floor=4)
     kept = _parked(narrow, "acme", 4)
     (expired,) = _parked(narrow, "bolt", 1, ttl_s=70)
@@ -52,8 +54,8 @@ def test_workers_kept_by_a_floor_do_not_keep_another_orgs_expired_worker(narrow:
     assert {narrow.state_of(worker) for worker in kept} == {State.HOT_IDLE}
 
 
-def test_of_an_orgs_expired_workers_only_those_above_its_floor_are_looked_at(narrow: World) -> None:
-    """Above its floor by one each time, it would still fill the window with the others."""
+def test_only_expired_workers_above_their_orgs_floor_are_read(narrow: World) -> None:
+    """Each time above its floor by one, it would still fill the window with the others."""
     narrow.org("acme", hot_idle_floor=4)
     _parked(narrow, "acme", 5)
     (expired,) = _parked(narrow, "bolt", 1, ttl_s=70)
@@ -71,7 +73,7 @@ def test_a_hot_idle_cap_below_the_floor_decides_what_is_kept(narrow: World) -> N
     assert len(narrow.workers(State.HOT_IDLE)) == 1
 
 
-def test_workers_kept_by_a_floor_do_not_stand_before_one_that_can_give_way(narrow: World) -> None:
+def test_workers_kept_by_a_floor_do_not_hide_one_that_can_be_drained(narrow: World) -> None:
     narrow.org("acme", hot_idle_floor=3)
     _parked(narrow, "acme", 3, ttl_s=600)
     (spare,) = _parked(narrow, "bolt", 1, ttl_s=600)
@@ -81,8 +83,8 @@ def test_workers_kept_by_a_floor_do_not_stand_before_one_that_can_give_way(narro
     assert narrow.state_of(spare) is State.DRAINING
 
 
-def test_answers_that_cannot_be_delivered_do_not_keep_others(narrow: World) -> None:
-    """The first ones fail for ever."""
+def test_answers_that_cannot_be_delivered_do_not_block_others(narrow: World) -> None:
+    """The first ones fail permanently."""
     broker = narrow.broker
     dead = [narrow.waits("acme", wait_s=1) for _ in range(6)]
     narrow.pass_time(5)
@@ -109,7 +111,7 @@ class _Replying:
         self.send, self.nudge, self.reply = broker.send, broker.nudge, reply
 
 
-def test_deletes_that_are_refused_do_not_keep_others(narrow: World) -> None:
+def test_refused_deletes_do_not_block_others(narrow: World) -> None:
     held = [narrow.granted("acme") for _ in narrow.warm(6)]
     for granted in held[:5]:
         narrow.driver.denied.add(("delete", granted.worker_id))
@@ -122,7 +124,7 @@ def test_deletes_that_are_refused_do_not_keep_others(narrow: World) -> None:
     assert narrow.state_of(held[0].worker_id) is State.DRAINING
 
 
-def test_releases_that_fail_do_not_keep_others(narrow: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_releases_do_not_block_others(narrow: World, monkeypatch: pytest.MonkeyPatch) -> None:
     held = [narrow.granted("acme", lease_s=3600) for _ in narrow.warm(6)]
     for granted in held:
         with narrow.store.write() as tx:
@@ -141,7 +143,7 @@ def test_releases_that_fail_do_not_keep_others(narrow: World, monkeypatch: pytes
     assert narrow.state_of(held[0].worker_id) is State.HOT
 
 
-def test_unschedulable_slots_do_not_keep_a_stuck_one(narrow: World) -> None:
+def test_unschedulable_slots_do_not_hide_a_stuck_one(narrow: World) -> None:
     narrow.profile(warm_target=5)
     narrow.configure(pass_limit=9, stuck_cutoff_s=200, unschedulable_limit_s=900)
     narrow.run_pass("reconcile_warm")
@@ -156,7 +158,7 @@ def test_unschedulable_slots_do_not_keep_a_stuck_one(narrow: World) -> None:
     assert {narrow.state_of(name) for name in waiting} == {State.SPAWNING}
 
 
-def test_pods_that_refuse_their_stamp_do_not_keep_others(narrow: World) -> None:
+def test_pods_that_refuse_their_stamp_do_not_block_others(narrow: World) -> None:
     narrow.warm(6)
     held = sorted(narrow.granted("acme", lease_s=3600).worker_id for _ in range(6))
     narrow.broker.sent.clear()
@@ -165,7 +167,7 @@ def test_pods_that_refuse_their_stamp_do_not_keep_others(narrow: World) -> None:
     assert narrow.driver.pods[held[5]].protected
 
 
-def test_pods_that_never_answer_their_stamp_do_not_keep_others(world: World) -> None:
+def test_pods_whose_stamp_times_out_do_not_block_others(world: World) -> None:
     """Three of them end a run; the next one begins with the others."""
     world.warm(6)
     held = sorted(world.granted("acme", lease_s=3600).worker_id for _ in range(6))
@@ -175,7 +177,7 @@ def test_pods_that_never_answer_their_stamp_do_not_keep_others(world: World) -> 
     assert world.driver.pods[held[5]].protected
 
 
-def test_rows_whose_pod_cannot_be_read_do_not_keep_others(narrow: World) -> None:
+def test_rows_whose_pod_cannot_be_read_do_not_block_others(narrow: World) -> None:
     rows = sorted(narrow.warm(7))
     narrow.driver.denied |= {("read", worker) for worker in rows[:5]}
     for worker in rows[:6]:
@@ -185,7 +187,7 @@ def test_rows_whose_pod_cannot_be_read_do_not_keep_others(narrow: World) -> None
     assert narrow.state_of(rows[5]) is State.LOST
 
 
-def test_orphans_whose_deletion_is_refused_do_not_keep_others(narrow: World) -> None:
+def test_orphans_whose_deletion_is_refused_do_not_block_others(narrow: World) -> None:
     names = sorted(narrow.warm(6))
     pods: dict[str, Pod] = {}
     for name in names:
@@ -198,7 +200,7 @@ def test_orphans_whose_deletion_is_refused_do_not_keep_others(narrow: World) -> 
     assert f"x-{names[0]}" in narrow.driver.pods
 
 
-def test_companions_whose_deletion_is_refused_do_not_keep_others(narrow: World) -> None:
+def test_companions_whose_deletion_is_refused_do_not_block_others(narrow: World) -> None:
     narrow.warm(1)
     names = [f"y-{number}" for number in range(6)]
     narrow.driver.cluster.secrets.update(dict.fromkeys(names, "s"))
@@ -207,7 +209,7 @@ def test_companions_whose_deletion_is_refused_do_not_keep_others(narrow: World) 
     assert names[5] not in narrow.driver.secrets
 
 
-def test_parked_worker_of_an_unknown_key_is_found_behind_many_that_are_known(world: World) -> None:
+def test_parked_worker_of_an_unknown_key_is_found_behind_many_of_known_keys(world: World) -> None:
     world.deps = replace(world.deps, keys=Keyring(current=b"n" * 32, previous=b"o" * 32))
     known = _parked(world, "acme", 25, ttl_s=600)
     world.deps = replace(world.deps, keys=Keyring(current=b"o" * 32, next=b"n" * 32))
@@ -221,7 +223,7 @@ def test_parked_worker_of_an_unknown_key_is_found_behind_many_that_are_known(wor
 
 
 @pytest.mark.parametrize("pace", [1, 2, 3, 5, 8, 15, 30, 60])
-def test_every_place_of_a_window_has_its_turn_at_any_pace(pace: int) -> None:
+def test_every_position_of_a_window_is_reached_at_any_pace(pace: int) -> None:
     for length in (3, 10, 16):
         begun = {begins_at(turn * pace, length) for turn in range(40 * length)}
         assert begun == set(range(length)), (pace, length)

@@ -1,6 +1,7 @@
-"""A real Kubernetes API server for the whole session, with its controllers, its scheduler, and a node that runs pods for real.
+"""A real Kubernetes API server for the whole session, with its controllers, its scheduler, and a
+node that really runs pods.
 
-KUBECONFIG names a cluster to be used instead; what only a cluster of our own can do is then skipped.
+KUBECONFIG names a cluster to use instead; tests that need their own cluster are then skipped.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Build the servers now if they must be: that takes longer than any test may. Without them all tests here skip at home."""
+    """Build the servers now if necessary: that takes longer than a test may. Without them all tests
+    here are skipped locally.
+    """
     ours = [item for item in items if HERE in item.path.parents]
     if not ours or config.option.collectonly or os.environ.get("KUBECONFIG"):
         return
@@ -38,14 +41,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def servers() -> None:
-    """A cluster of one's own can be started."""
+    """Skip unless a cluster can be started here."""
     if os.environ.get("KUBECONFIG"):
         pytest.skip("needs a cluster of its own: KUBECONFIG names one that others may use")
 
 
 @pytest.fixture(scope="session")
 def own_cluster(servers: None) -> Iterator[KubeCluster]:
-    """A cluster whose servers may be asked for their records; not to be killed, since all tests share it."""
+    """A cluster whose audit log can be read; tests share it, so they must not kill it."""
     with KubeCluster(ClusterPart.CONTROLLERS, ClusterPart.SCHEDULER) as cluster:
         yield cluster
 
@@ -70,7 +73,9 @@ def kubelet(cluster: Cluster) -> Iterator[HollowKubelet]:
 
 @pytest.fixture
 def namespace(cluster: Cluster) -> Iterator[str]:
-    """A namespace of the test's own, under the restricted standard of pod security; its pods end with the test."""
+    """A namespace for one test, under the restricted standard of pod security; its pods end with
+    the test.
+    """
     made = cluster.namespace("test")
     yield made
     cluster.api.call("DELETE", f"/api/v1/namespaces/{made}/pods", {"gracePeriodSeconds": 0})

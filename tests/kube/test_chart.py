@@ -1,5 +1,6 @@
-"""The chart on a real API server: every object is accepted, every pod is restricted, generated secrets outlive upgrades, and the control plane
-works under exactly the rights that the chart gives it."""
+"""The chart on a real API server: every object is accepted, every pod is restricted, generated
+secrets are kept by upgrades, and the control plane works with exactly the chart's permissions.
+"""
 
 from __future__ import annotations
 
@@ -39,13 +40,14 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.timeout(400)
 
 WITH_TOKEN = ("fleet", "bind", "passes")
-# A node would run what is installed as processes of this machine, so it fits none; the test runs what it wants itself.
+# A node would run installed pods as processes of this machine, so no pod fits it; the test runs
+# what it needs itself.
 VALUES = (
     "defaults.nodeSelector.nowhere=here",
     "config.profiles.default.own_service_account=true",
     "config.profiles.default.warm_target=1",
 )
-# Kinds of others, of which any shape is taken here.
+# Third-party kinds; here any shape is accepted.
 FOREIGN = {
     "ServiceMonitor": ("monitoring.coreos.com", "v1", "servicemonitors"),
     "PrometheusRule": ("monitoring.coreos.com", "v1", "prometheusrules"),
@@ -59,7 +61,7 @@ FOREIGN = {
 def foreign_kinds(own_cluster: KubeCluster) -> None:
     definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     for kind, (group, version, plural) in FOREIGN.items():
-        # Another file may have run on this cluster before.
+        # Another file may have used this cluster before.
         if own_cluster.api.find(f"{definitions}/{plural}.{group}") is not None:
             continue
         schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
@@ -88,7 +90,7 @@ def companion_is_gone(driver: KubernetesDriver, name: str) -> bool:
 
 
 def is_served(cluster: Cluster, path: str) -> bool:
-    """A kind that is new is first not found, and then not yet stored."""
+    """A new kind is first not found, and then not yet stored."""
     try:
         return cluster.api.find(path) is not None
     except ApiError:
@@ -96,7 +98,7 @@ def is_served(cluster: Cluster, path: str) -> bool:
 
 
 def ensure_namespaces(cluster: Cluster, objects: tuple[Object, ...]) -> None:
-    """Those that the objects are for, under the restricted standard."""
+    """The namespaces of the objects, under the restricted standard."""
     for name in {o["metadata"].get("namespace") for o in objects} - {None}:
         labels = {"pod-security.kubernetes.io/enforce": "restricted"}
         if cluster.api.find(f"/api/v1/namespaces/{name}") is None:
@@ -114,7 +116,7 @@ def apply(cluster: Cluster, tmp_path: Path, objects: list[Object], *more: str) -
 
 
 def as_pod(name: str, spec: Object, claimed: list[Object]) -> Object:
-    """A pod as its controller would make it."""
+    """Return a pod as its controller would create it."""
     filled = {**spec, "volumes": [*spec["volumes"], *claimed]}
     return {
         "apiVersion": "v1",
@@ -125,7 +127,7 @@ def as_pod(name: str, spec: Object, claimed: list[Object]) -> Object:
 
 
 def claims(objects: tuple[Object, ...], name: str) -> list[Object]:
-    """The volumes that a StatefulSet's controller adds."""
+    """Return the volumes that a StatefulSet's controller adds."""
     sets = [o for o in of_kind(objects, "StatefulSet") if o["metadata"]["name"] == name]
     names = [t["metadata"]["name"] for found in sets for t in found["spec"]["volumeClaimTemplates"]]
     return [{"name": claim, "persistentVolumeClaim": {"claimName": f"{claim}-{name}-0"}} for claim in names]
@@ -138,13 +140,13 @@ def test_every_object_is_accepted_and_every_pod_is_restricted(
     objects = rendered(example)
     ensure_namespaces(own_cluster, objects)
     apply(own_cluster, tmp_path, list(objects), "--dry-run=server")
-    # What pods refer to has to be there; the pods themselves are only tried.
+    # Objects that pods refer to must exist; the pods themselves are only a dry run.
     apply(own_cluster, tmp_path, of_kind(objects, "ServiceAccount", "PriorityClass"))
     pods = [as_pod(name, pod["spec"], claims(objects, name)) for name, pod in pod_templates(objects)]
     apply(own_cluster, tmp_path, pods, "--dry-run=server")
 
 
-def test_the_example_of_a_nodepool_is_accepted(
+def test_the_example_nodepool_is_accepted(
     own_cluster: KubeCluster, foreign_kinds: None, tmp_path: Path
 ) -> None:
     apply(
@@ -156,7 +158,9 @@ def test_the_example_of_a_nodepool_is_accepted(
 
 
 class HelmRelease:
-    """The chart, installed by Helm into namespaces of the test's own; its hooks need an image and do not run."""
+    """The chart, installed by Helm into namespaces of the test; its hooks need an image and do not
+    run.
+    """
 
     def __init__(self, cluster: KubeCluster) -> None:
         self.cluster = cluster
@@ -168,7 +172,8 @@ class HelmRelease:
     def upgrade(self, *sets: str) -> None:
         over = [word for pair in (*VALUES, *sets) for word in ("--set", pair)]
         done = helm(
-            "upgrade", "--install", self.name, str(CHART), "-n", self.namespace, "--no-hooks", "-f", str(CHART / "ci" / "trial-values.yaml"),
+            "upgrade", "--install", self.name, str(CHART), "-n", self.namespace, "--no-hooks", "-f",
+            str(CHART / "ci" / "trial-values.yaml"),
             *over, env={"KUBECONFIG": str(self.cluster.kubeconfig), "HOME": str(self.cluster.root)},
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
@@ -185,7 +190,9 @@ class HelmRelease:
         return f"system:serviceaccount:{self.namespace}:{self.full}-{component}"
 
     def kubeconfig(self, component: str) -> Path:
-        """As the pod of that component would reach the API server, with the token of its account."""
+        """Return access to the API server like the pod of that component, with the token of its
+        account.
+        """
         here = f"/api/v1/namespaces/{self.namespace}/serviceaccounts/{self.full}-{component}/token"
         token = self.cluster.api.create(here, {"spec": {"expirationSeconds": 24 * 3600}})["status"]["token"]
         access = ApiAccess(
@@ -194,7 +201,7 @@ class HelmRelease:
         return self.cluster.write_kubeconfig(f"{self.namespace}-{component}", access)
 
     def granted(self) -> set[tuple[str, str]]:
-        """(verb, resource) of what the chart's roles allow."""
+        """Return (verb, resource) of what the chart's roles allow."""
         rbac = "/apis/rbac.authorization.k8s.io/v1"
         role = self.cluster.api.find(f"{rbac}/namespaces/{self.workers}/roles/{self.full}")
         nodes = self.cluster.api.find(f"{rbac}/clusterroles/{self.namespace}-{self.full}-nodes")
@@ -215,18 +222,20 @@ def release(own_cluster: KubeCluster) -> HelmRelease:
     return release
 
 
-def test_generated_secrets_outlive_an_upgrade(release: HelmRelease) -> None:
+def test_generated_secrets_are_kept_by_an_upgrade(release: HelmRelease) -> None:
     before = release.secret()
     assert {"master-key", "flower-basic-auth", "board-password", "users.acl", "broker-url"} <= set(before)
     release.upgrade("flower.replicas=2")
     assert release.secret() == before
 
 
-def test_the_control_plane_works_under_exactly_the_rights_of_the_chart(
+def test_the_control_plane_works_with_exactly_the_permissions_of_the_chart(
     release: HelmRelease, kubelet: HollowKubelet, postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    """A worker is spawned, acquired, stamped, released and deleted by the chart's own processes, each with the token of its own account; then the driver
-    meets what only happens after an accident. What they called is what the roles grant: a verb less would be a 403, a verb more would be left over."""
+    """The chart's own processes spawn, acquire, stamp, release and delete a worker, each with the
+    token of its own account; then the driver repairs the effects of accidents. Their calls equal
+    what the roles grant: a missing verb would be a 403, an extra verb would be unused.
+    """
     cluster, since = release.cluster, release.cluster.mark()
     with RedisServer(appendonly=True) as redis:
         run_a_worker(release, redis, postgres.create_database("chart_rights"), tmp_path)
@@ -268,7 +277,7 @@ def run_a_worker(release: HelmRelease, redis: RedisServer, database_url: str, fo
             pod = release.find("pods", worker.worker_id, release.workers)
             assert pod["spec"]["priorityClassName"] == f"{release.namespace}-{release.full}-worker-0"
             eventually(lambda: is_busy(release, worker.worker_id), within_s=30, every_s=0.2)
-        # Its org keeps no parked worker, so it goes.
+        # Its org keeps no parked worker, so it drains.
         path = f"/api/v1/namespaces/{release.workers}/pods/{worker.worker_id}"
         eventually(lambda: release.cluster.api.find(path) is None, within_s=60, every_s=0.2)
     except BaseException:
@@ -306,7 +315,7 @@ def deployed(release: HelmRelease, component: str) -> Object:
 
 
 def is_busy(release: HelmRelease, name: str) -> bool:
-    """As the budget of the chart sees it."""
+    """Return the pods that the chart's budget selects."""
     budget = release.cluster.api.find(
         f"/apis/policy/v1/namespaces/{release.workers}/poddisruptionbudgets/{release.full}-busy"
     )
@@ -316,7 +325,9 @@ def is_busy(release: HelmRelease, name: str) -> bool:
 
 
 def meet_accidents(release: HelmRelease) -> None:
-    """A Secret of an earlier pod of that name, companions whose pod has gone, a cache that follows Secrets: under the account of `passes`."""
+    """A Secret of an earlier pod of that name, companions without a pod, a cache that watches
+    Secrets: with the account of `passes`.
+    """
     settings = KubernetesSettings(
         namespace=release.workers,
         kubeconfig=str(release.kubeconfig("passes")),
@@ -342,7 +353,8 @@ def meet_accidents(release: HelmRelease) -> None:
         assert isinstance(made, KubernetesDriver)
         with closing(made) as driver, Watcher(driver) as watcher:
             spec = PodSpec(
-                name=name, profile="default", revision="r", image="image:1", cpu_millicores=100, memory_mib=64, port=8080,
+                name=name, profile="default", revision="r", image="image:1", cpu_millicores=100,
+                memory_mib=64, port=8080,
                 grace_s=5, secret=tokens.worker_key(MASTER_KEY, name),
             )  # fmt: skip
             pod = driver.create(spec)

@@ -1,7 +1,8 @@
-"""The whole pool while its cluster is disturbed: a node is drained, the API server is killed, a third of its answers are refusals. What is held
-stays held, what is warm is handed out, and all of it ends as it should be.
+"""The whole pool while its cluster is disturbed: a node is drained, the API server is killed, a
+third of its answers are errors. Claims stay, warm workers are granted, and the pool converges.
 
-`WARMPOOL_TEST_LONG=1` keeps the API server away for a minute, otherwise it is just long enough for every view to be too old to act on.
+`WARMPOOL_TEST_LONG=1` keeps the API server down for a minute; otherwise just long enough for every
+view to be too old to act on.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class DisturbedDeployment:
     proxy: FaultProxy
 
     def pods(self) -> dict[str, Object]:
-        """Those that nobody has told to end."""
+        """Return pods that are not terminating."""
         found = self.cluster.api.get(self.ground.path("pods"))["items"]
         return {p["metadata"]["name"]: p for p in found if "deletionTimestamp" not in p["metadata"]}
 
@@ -62,7 +63,9 @@ class DisturbedDeployment:
         return bool(self.pods()[name]["metadata"]["labels"][LABEL_BUSY] == "true")
 
     def troubles(self) -> list[str]:
-        """What is not as it should be in the end: so many idle, and for every live row a pod with its companion and no others."""
+        """Return what differs from the final state: the number of idle workers, and for every live
+        row a pod with its companion and no others.
+        """
         labelled = {"labelSelector": "app.kubernetes.io/managed-by=warmpool"}
         secrets = self.cluster.api.get(self.ground.path("secrets"), **labelled)["items"]
         with self.system.store.read() as tx:
@@ -155,7 +158,7 @@ def is_over(end: float) -> bool:
     return time.monotonic() >= end
 
 
-def test_a_killed_api_server_stops_no_warm_acquire_and_nothing_is_deleted_wrongly(
+def test_while_the_api_server_is_killed_warm_acquires_work_and_nothing_is_deleted(
     deployment: DisturbedDeployment, pool: Pool
 ) -> None:
     system, cluster = deployment.system, deployment.cluster
@@ -165,7 +168,7 @@ def test_a_killed_api_server_stops_no_warm_acquire_and_nothing_is_deleted_wrongl
     cluster.kill_apiserver()
     began, taken = time.monotonic(), []
     for number in range(WARM):
-        # The last one when it has been away for its whole time.
+        # The last one when it has been down for its whole time.
         due_s = AWAY_S * (number + 1) / WARM
         eventually(partial(is_over, began + due_s), within_s=AWAY_S + 30, every_s=0.2)
         taken.append(pool.acquire(f"during-{number}", lease_s=5))
@@ -173,7 +176,7 @@ def test_a_killed_api_server_stops_no_warm_acquire_and_nothing_is_deleted_wrongl
     assert {worker.worker_id for worker in taken} < set(before)
     leaves = taken.pop()
     assert leaves.release("tainted") == "released"
-    # Nobody acts on what he knew before.
+    # No process acts on an old view.
     eventually(lambda: outcome(system, "guard_disruption") == "failed", within_s=30)
     assert all(part.alive() for part in system.parts.values())
     cluster.restart_apiserver()
@@ -193,7 +196,7 @@ def outcome(system: System, name: str) -> str | None:
         return passes.get(tx, name).last_outcome
 
 
-def test_a_drained_node_loses_its_idle_worker_at_once_and_its_busy_one_when_it_is_released(
+def test_on_a_drained_node_an_idle_worker_drains_at_once_and_a_busy_one_when_released(
     deployment: DisturbedDeployment, pool: Pool
 ) -> None:
     cluster, ground = deployment.cluster, deployment.ground
@@ -231,5 +234,5 @@ def test_a_drained_node_loses_its_idle_worker_at_once_and_its_busy_one_when_it_i
         assert drained.returncode == 0, drained.stderr
         assert held.worker_id not in deployment.pods()
         deployment.settles()
-        # Back to where the other tests expect it.
+        # Restore what the other tests expect.
         cluster.kubectl("uncordon", "first")

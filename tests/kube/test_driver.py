@@ -1,4 +1,6 @@
-"""The Kubernetes driver keeps the driver contract on a real API server, under its own least-privilege Role, and what only a cluster can break."""
+"""The Kubernetes driver passes the driver contract on a real API server with its own
+least-privilege Role, and handles failures that only a cluster has.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ class TestKubernetesDriver(DriverContract):
 
 @contextmanager
 def failing(proxy: FaultProxy, method: str, pattern: str, *faults: ProxyFault) -> Iterator[None]:
-    """While inside, the first calls of that kind go wrong."""
+    """Let the first calls of that kind fail while the block runs."""
     left, lock = list(faults), threading.Lock()
 
     def rule(called: str, path: str) -> ProxyFault | None:
@@ -71,7 +73,7 @@ def failing(proxy: FaultProxy, method: str, pattern: str, *faults: ProxyFault) -
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_a_busy_server_is_asked_again_until_it_answers(
+def test_a_call_to_a_busy_server_is_retried(
     ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy, status: int
 ) -> None:
     with failing(proxy, "POST", "/pods", ProxyFault(status=status), ProxyFault(status=status)):
@@ -79,7 +81,7 @@ def test_a_busy_server_is_asked_again_until_it_answers(
     assert len(driver.list().pods) == 1
 
 
-def test_a_server_that_says_when_to_come_back_is_believed(
+def test_retry_after_of_the_server_is_respected(
     ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy
 ) -> None:
     driver.create(ground.spec())
@@ -88,7 +90,7 @@ def test_a_server_that_says_when_to_come_back_is_believed(
         driver.read("w-one")
 
 
-def test_a_server_that_stays_busy_is_given_up_on(
+def test_retries_to_a_busy_server_are_bounded(
     ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy
 ) -> None:
     driver.create(ground.spec())
@@ -98,7 +100,7 @@ def test_a_server_that_stays_busy_is_given_up_on(
 
 
 @pytest.mark.parametrize("part", ["/pods", "/secrets"])
-def test_a_create_whose_reply_was_lost_makes_one_pod_with_its_key(
+def test_a_create_whose_reply_was_lost_creates_one_pod_with_its_key(
     ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy, part: str
 ) -> None:
     with failing(proxy, "POST", part, ProxyFault(status=0)):
@@ -107,7 +109,7 @@ def test_a_create_whose_reply_was_lost_makes_one_pod_with_its_key(
     assert driver.companions() == ("w-one",)
 
 
-def test_a_stamp_whose_reply_was_lost_is_seen_when_looked_at_again(
+def test_a_stamp_whose_reply_was_lost_is_found_on_the_retry(
     ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy
 ) -> None:
     ready = ground.make_ready(driver.create(ground.spec()))
@@ -118,7 +120,7 @@ def test_a_stamp_whose_reply_was_lost_is_seen_when_looked_at_again(
     assert seen.says(HELD)
 
 
-def test_a_pod_whose_creator_died_before_its_key_gets_it_from_the_next(
+def test_a_pod_without_its_key_secret_gets_it_from_the_next_create(
     ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy
 ) -> None:
     proxy.fault = lambda method, path: ProxyFault(status=403) if "/secrets" in path else None
@@ -129,7 +131,7 @@ def test_a_pod_whose_creator_died_before_its_key_gets_it_from_the_next(
     assert ground.make_ready(driver.create(ground.spec())).usable
 
 
-def test_a_pod_of_our_name_that_is_not_ours_is_not_taken(
+def test_a_pod_of_the_same_name_and_another_revision_is_not_adopted(
     ground: KubeGround, driver: KubernetesDriver
 ) -> None:
     driver.create(ground.spec())
@@ -137,7 +139,7 @@ def test_a_pod_of_our_name_that_is_not_ours_is_not_taken(
         driver.create(replace(ground.spec(), revision="rev-2"))
 
 
-def test_what_the_server_finds_wrong_is_refused_in_its_words(
+def test_an_invalid_object_is_refused_with_the_servers_message(
     ground: KubeGround, driver: KubernetesDriver
 ) -> None:
     ground.profile = Profile(priority_class="no-such-class")
@@ -146,10 +148,10 @@ def test_what_the_server_finds_wrong_is_refused_in_its_words(
     assert driver.list().pods == ()
 
 
-def test_a_right_that_we_had_is_not_given_up_at_once(
+def test_a_permission_that_worked_before_is_retried(
     ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy
 ) -> None:
-    """A server that has just started does not know the roles yet, and says no to everybody."""
+    """A server that has just started has not loaded the roles yet, and refuses every call."""
     lacking = (
         b'{"kind":"Status","message":"pods is forbidden: User cannot get resource \\"pods\\" in API group"}'
     )
@@ -162,7 +164,7 @@ def test_a_right_that_we_had_is_not_given_up_at_once(
         driver.read("w-one")
 
 
-def test_a_right_that_is_missing_is_named(ground: KubeGround) -> None:
+def test_a_missing_permission_is_named(ground: KubeGround) -> None:
     with closing(ground.driver(anchor="another-anchor")) as other, pytest.raises(Refused) as refused:
         other.list()
     assert f"may not get configmaps in namespace {ground.namespace}: " in str(refused.value)
@@ -179,7 +181,9 @@ def test_a_stamp_drops_the_field_managers_notes(ground: KubeGround, driver: Kube
     assert not after["metadata"].get("managedFields")
 
 
-def test_many_stamps_at_once_leave_one_truth(ground: KubeGround, driver: KubernetesDriver) -> None:
+def test_of_concurrent_stamps_on_one_version_one_is_written(
+    ground: KubeGround, driver: KubernetesDriver
+) -> None:
     ready = ground.make_ready(driver.create(ground.spec()))
     stamps = [Stamp(org="acme", claim_id=f"c-{n}", epoch=n, busy=True) for n in range(1, 9)]
     with ThreadPoolExecutor(8) as threads:
@@ -188,7 +192,7 @@ def test_many_stamps_at_once_leave_one_truth(ground: KubeGround, driver: Kuberne
     assert results.count(StampResult.CONFLICT) == 7
 
 
-def test_with_a_third_of_all_calls_failing_every_pod_is_made_once_with_its_key(
+def test_with_a_third_of_all_calls_failing_every_pod_is_created_once_with_its_key(
     ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy
 ) -> None:
     driver.list()
@@ -216,7 +220,7 @@ def test_with_a_third_of_all_calls_failing_every_pod_is_made_once_with_its_key(
     assert driver.companions() == tuple(sorted(names))
 
 
-def test_it_works_over_tls_and_a_silent_watch_ends_at_once(ground: KubeGround) -> None:
+def test_the_driver_works_over_tls_and_closes_a_silent_watch_at_once(ground: KubeGround) -> None:
     kubeconfig = str(ground.user.kubeconfig)
     with closing(ground.driver(kubeconfig=kubeconfig)) as driver, Watcher(driver) as watcher:
         driver.create(ground.spec())
@@ -227,10 +231,10 @@ def test_it_works_over_tls_and_a_silent_watch_ends_at_once(ground: KubeGround) -
         assert time.monotonic() - began < 2
 
 
-# What pods tell
+# Pod status
 
 
-def test_a_container_killed_for_memory_says_so(ground: KubeGround, driver: KubernetesDriver) -> None:
+def test_a_container_killed_for_memory_reports_it(ground: KubeGround, driver: KubernetesDriver) -> None:
     ready = ground.make_ready(driver.create(ground.spec()))
     ground.kill_for_memory(ready)
     ended = eventually(lambda: p if (p := driver.read("w-one")) and p.phase is PodPhase.ENDED else None)
@@ -238,7 +242,7 @@ def test_a_container_killed_for_memory_says_so(ground: KubeGround, driver: Kuber
     assert (ended.trouble, ended.exit_code) == ("OOMKilled", 137)
 
 
-def test_an_image_that_is_not_there_is_told(
+def test_a_missing_image_is_reported(
     ground: KubeGround, driver: KubernetesDriver, kubelet: HollowKubelet
 ) -> None:
     image = f"missing:{ground.namespace}"
@@ -250,7 +254,7 @@ def test_an_image_that_is_not_there_is_told(
     assert pod.phase is PodPhase.PENDING
 
 
-def test_a_pod_that_finds_no_node_says_so(ground: KubeGround) -> None:
+def test_an_unschedulable_pod_reports_it(ground: KubeGround) -> None:
     ground.profile = Profile(node_selector={"there-is": "none"})
     with closing(ground.driver()) as driver:
         driver.create(ground.spec())
@@ -276,7 +280,7 @@ def test_a_pod_on_a_cordoned_node_is_leaving_until_it_is_uncordoned(
         assert watcher.wait_for(Pod, "w-one", leaving="").usable
 
 
-def test_an_evicted_pod_says_that_it_was_chosen(ground: KubeGround, driver: KubernetesDriver) -> None:
+def test_an_evicted_pod_reports_the_disruption(ground: KubeGround, driver: KubernetesDriver) -> None:
     ready = ground.make_ready(driver.create(ground.spec()))
     ground.make_busy(ready)
     with Watcher(driver) as watcher:
@@ -288,14 +292,14 @@ def test_an_evicted_pod_says_that_it_was_chosen(ground: KubeGround, driver: Kube
     ground.make_unused(ready)
 
 
-def test_without_a_right_to_nodes_the_rest_works(ground: KubeGround, proxy: FaultProxy) -> None:
+def test_without_the_nodes_permission_the_rest_works(ground: KubeGround, proxy: FaultProxy) -> None:
     proxy.fault = lambda method, path: ProxyFault(status=403) if "/nodes" in path else None
     with closing(ground.driver()) as driver, Watcher(driver) as watcher:
         driver.create(ground.spec())
         watcher.wait_for(Pod, "w-one", ready=True)
 
 
-def test_an_age_is_told_by_the_servers_clock(ground: KubeGround, driver: KubernetesDriver) -> None:
+def test_ages_are_measured_by_the_servers_clock(ground: KubeGround, driver: KubernetesDriver) -> None:
     driver.create(ground.spec())
     pod = driver.read("w-one")
     assert pod is not None
@@ -303,7 +307,9 @@ def test_an_age_is_told_by_the_servers_clock(ground: KubeGround, driver: Kuberne
     eventually(lambda: (p := driver.read("w-one")) is not None and p.age_s >= 2)
 
 
-def test_a_placeholder_is_below_every_worker(ground: KubeGround, driver: KubernetesDriver) -> None:
+def test_a_placeholder_has_a_lower_priority_than_every_worker(
+    ground: KubeGround, driver: KubernetesDriver
+) -> None:
     driver.create(ground.spec("p-one", role=PodRole.PLACEHOLDER))
     raw = ground.raw("p-one")
     assert raw is not None
@@ -313,7 +319,7 @@ def test_a_placeholder_is_below_every_worker(ground: KubeGround, driver: Kuberne
 # The anchor, companions
 
 
-def test_deleting_the_anchor_collects_every_pod_and_companion(
+def test_deleting_the_anchor_deletes_every_pod_and_companion(
     ground: KubeGround, driver: KubernetesDriver
 ) -> None:
     ground.make_ready(driver.create(ground.spec()))
@@ -324,7 +330,7 @@ def test_deleting_the_anchor_collects_every_pod_and_companion(
     assert (listing.pods, listing.anchored) == ((), False)
 
 
-def test_a_pod_with_an_account_of_its_own_takes_it_along(ground: KubeGround) -> None:
+def test_a_pod_with_its_own_service_account_deletes_it_with_itself(ground: KubeGround) -> None:
     ground.profile = Profile(own_service_account=True)
     with closing(ground.driver()) as driver:
         pod = ground.make_ready(driver.create(ground.spec()))
@@ -336,7 +342,7 @@ def test_a_pod_with_an_account_of_its_own_takes_it_along(ground: KubeGround) -> 
         eventually(lambda: driver.companions() == (), within_s=30)
 
 
-def test_a_key_of_an_earlier_pod_of_that_name_becomes_the_new_ones(
+def test_a_key_secret_of_an_earlier_pod_of_that_name_is_replaced(
     ground: KubeGround, driver: KubernetesDriver
 ) -> None:
     ground.leave_companions("w-one")
@@ -347,7 +353,7 @@ def test_a_key_of_an_earlier_pod_of_that_name_becomes_the_new_ones(
     assert secret["data"]
 
 
-def test_companions_of_a_living_pod_are_not_removed(ground: KubeGround, driver: KubernetesDriver) -> None:
+def test_companions_of_a_live_pod_are_not_removed(ground: KubeGround, driver: KubernetesDriver) -> None:
     driver.create(ground.spec())
     driver.delete_companions("w-one")
     assert driver.companions() == ("w-one",)
@@ -366,7 +372,7 @@ def watched(proxy: FaultProxy) -> int:
     return sum(1 for _, path in proxy.calls if "/pods?" in path and "watch=true" in path)
 
 
-def test_a_watch_that_breaks_is_taken_up_where_it_was(
+def test_a_broken_watch_resumes_at_its_version(
     ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy
 ) -> None:
     with Watcher(driver) as watcher:
@@ -380,7 +386,7 @@ def test_a_watch_that_breaks_is_taken_up_where_it_was(
         assert listed(proxy) == lists
 
 
-def test_a_version_that_is_too_old_is_listed_anew(
+def test_a_version_that_is_too_old_is_listed_again(
     ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy
 ) -> None:
     with Watcher(driver) as watcher:
@@ -394,7 +400,7 @@ def test_a_version_that_is_too_old_is_listed_anew(
         watcher.wait_for(Pod, "w-two", ready=True)
 
 
-def test_a_watch_that_is_told_that_its_version_is_gone_lists_anew(
+def test_a_watch_whose_version_is_gone_lists_again(
     ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy
 ) -> None:
     told = b'{"type":"ERROR","object":{"kind":"Status","code":410,"message":"too old resource version"}}\n'
@@ -409,7 +415,7 @@ def test_a_watch_that_is_told_that_its_version_is_gone_lists_anew(
         eventually(lambda: driver.cached().pods == ())
 
 
-def test_everything_is_listed_anew_from_time_to_time(ground: KubeGround, proxy: FaultProxy) -> None:
+def test_everything_is_listed_again_periodically(ground: KubeGround, proxy: FaultProxy) -> None:
     with closing(ground.driver(relist_s=10)) as driver, Watcher(driver) as watcher:
         driver.create(ground.spec())
         watcher.wait_for(Pod, "w-one", ready=True)
@@ -417,7 +423,7 @@ def test_everything_is_listed_anew_from_time_to_time(ground: KubeGround, proxy: 
         assert [pod.name for pod in driver.cached().pods] == ["w-one"]
 
 
-def test_a_cache_grows_old_while_the_server_is_away_and_young_when_it_is_back(
+def test_a_cache_ages_during_an_outage_and_is_fresh_afterwards(
     ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy
 ) -> None:
     with Watcher(driver) as watcher:
@@ -432,10 +438,10 @@ def test_a_cache_grows_old_while_the_server_is_away_and_young_when_it_is_back(
         eventually(lambda: driver.cached().pods == ())
 
 
-def test_a_server_that_hangs_is_not_taken_for_a_quiet_one(
+def test_a_hanging_server_does_not_count_as_quiet(
     ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy
 ) -> None:
-    """Its connections stay open, and not a word comes."""
+    """Its connections stay open and send nothing."""
     with Watcher(driver) as watcher:
         driver.create(ground.spec())
         watcher.wait_for(Pod, "w-one", ready=True)
@@ -447,7 +453,7 @@ def test_a_server_that_hangs_is_not_taken_for_a_quiet_one(
         eventually(lambda: driver.cached().age_s == 0, within_s=30)
 
 
-def test_a_quiet_server_stays_fresh_by_a_small_read_now_and_then(
+def test_the_view_of_a_quiet_server_is_kept_fresh_by_small_reads(
     ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy
 ) -> None:
     with Watcher(driver) as watcher:
@@ -461,7 +467,7 @@ def test_a_quiet_server_stays_fresh_by_a_small_read_now_and_then(
         }
 
 
-def test_companions_cost_no_call_while_they_are_followed(
+def test_companions_need_no_call_while_they_are_watched(
     ground: KubeGround, driver: KubernetesDriver, proxy: FaultProxy
 ) -> None:
     with Watcher(driver) as watcher:
@@ -477,7 +483,7 @@ def test_companions_cost_no_call_while_they_are_followed(
         assert [path for _, path in proxy.calls[calls:] if not path.endswith("/warmpool-anchor")] == []
 
 
-def test_a_killed_api_server_is_caught_up_with_after_its_return(
+def test_the_cache_catches_up_after_a_restart_of_the_api_server(
     servers: None,
 ) -> None:
     with KubeCluster() as own, HollowKubelet(own) as kubelet, FaultProxy(own.access) as proxy:
@@ -497,13 +503,15 @@ def test_a_killed_api_server_is_caught_up_with_after_its_return(
             assert {pod.name for pod in driver.cached().pods} == {"w-one", "w-two"}
 
 
-# Rights
+# Permissions
 
 
-def test_every_right_is_needed_and_none_is_missing(
+def test_every_granted_permission_is_needed_and_none_is_missing(
     own_cluster: KubeCluster, kubelet: HollowKubelet, proxy: FaultProxy
 ) -> None:
-    """A whole life under the Role beside the driver: nothing is forbidden, and no more is used than what is granted."""
+    """A complete lifecycle with the driver's Role: nothing is forbidden, and every permission is
+    used.
+    """
     ground = KubeGround(own_cluster, kubelet, own_cluster.namespace("rights"), proxy)
     since = own_cluster.mark()
     with closing(ground.driver()) as driver, Watcher(driver) as watcher:
@@ -518,5 +526,6 @@ def test_every_right_is_needed_and_none_is_missing(
     assert [r for r in mine if r.code == 403] == []
     writes = [(r.verb, r.resource) for r in mine if r.is_write]
     assert sorted(writes) == [
-        ("create", "configmaps"), ("create", "pods"), ("create", "secrets"), ("delete", "pods"), ("patch", "pods"),
+        ("create", "configmaps"), ("create", "pods"), ("create", "secrets"), ("delete", "pods"),
+        ("patch", "pods"),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The passes keep their contract on a real API server, under the driver's own least-privilege Role."""
+"""The passes keep their contract on a real API server, with the driver's own least-privilege Role."""
 
 from __future__ import annotations
 

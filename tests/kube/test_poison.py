@@ -1,5 +1,6 @@
-"""One pod that the API server itself will not let go of, by an admission policy: the pass leaves it out and goes on. Without the right to delete at all
-the pass fails, and says which right."""
+"""An admission policy prevents the deletion of one pod: the pass skips it and continues. Without
+the delete permission the pass fails and names the permission.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def ground(cluster: Cluster, kubelet: HollowKubelet, namespace: str) -> Iterator
 
 @contextmanager
 def undeletable(cluster: Cluster, namespace: str, name: str) -> Iterator[None]:
-    """While inside, the API server refuses to delete that pod to everybody."""
+    """The API server refuses to delete that pod, for every user, while the block runs."""
     policy, binding = (f"{ADMISSION}/validatingadmissionpolic{end}" for end in ("ies", "ybindings"))
     cluster.api.create(
         policy,
@@ -54,10 +55,10 @@ def undeletable(cluster: Cluster, namespace: str, name: str) -> Iterator[None]:
                     ]
                 },
                 "validations": [
-                    # 403 as of a webhook, and as of a right that is missing.
+                    # 403 as from a webhook, and as for a missing permission.
                     {
                         "expression": f"request.name != '{name}'",
-                        "message": "nobody deletes this one",
+                        "message": "this pod must not be deleted",
                         "reason": "Forbidden",
                     }
                 ],
@@ -90,7 +91,7 @@ def is_refused(cluster: Cluster, namespace: str, name: str) -> bool:
     try:
         cluster.api.call("DELETE", path, {"dryRun": ["All"]})
     except ApiError as exc:
-        return "nobody deletes this one" in str(exc)
+        return "this pod must not be deleted" in str(exc)
     return False
 
 
@@ -102,7 +103,7 @@ def make_orphans(scene: Scene, ground: KubeGround, *names: str) -> None:
     scene.pass_time(OLD_S)
 
 
-def test_a_pod_that_an_admission_policy_keeps_darkens_no_pass(
+def test_a_pod_that_an_admission_policy_keeps_makes_no_pass_dark(
     scene: Scene, ground: KubeGround, cluster: Cluster, namespace: str
 ) -> None:
     make_orphans(scene, ground, "w-a", "w-poison", "w-z")
@@ -114,7 +115,7 @@ def test_a_pod_that_an_admission_policy_keeps_darkens_no_pass(
         told = worries["refused:sweep_orphans:orphan_deleted"]
         assert "w-poison" in told
         assert "refused 3 times" in told
-        assert "nobody deletes this one" in told
+        assert "this pod must not be deleted" in told
         with scene.store.read() as tx:
             row = passes.get(tx, "sweep_orphans")
         assert (row.last_outcome, row.failures) == ("ok", 0)
@@ -122,7 +123,7 @@ def test_a_pod_that_an_admission_policy_keeps_darkens_no_pass(
     scene.until_seen(lambda pods: not pods)
 
 
-def test_without_the_right_to_delete_the_pass_fails_and_names_it(
+def test_without_the_delete_permission_the_pass_fails_and_names_it(
     ground: KubeGround, cluster: Cluster, namespace: str, store: Store
 ) -> None:
     ground.through_proxy = user_without(cluster, namespace, Right.DELETE_PODS).kubeconfig

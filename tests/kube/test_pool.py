@@ -1,5 +1,6 @@
-"""The whole pool keeps its contract on a real API server. All of it runs under the Role beside the driver: nothing that it asks for is
-forbidden, and it asks for nothing that is not in there."""
+"""The whole pool keeps its contract on a real API server with the driver's Role: none of its calls
+is forbidden, and it makes no call outside the Role.
+"""
 
 from __future__ import annotations
 

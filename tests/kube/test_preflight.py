@@ -1,5 +1,7 @@
-"""Preflight and doctor on a real API server: every right of the driver's list is asked for and named if it is missing, nothing is refused meanwhile, and what
-could take a busy worker away is found."""
+"""Preflight and doctor on a real API server: every permission of the driver's list is checked and
+named if it is missing, the checks themselves are never refused, and everything that could end a
+busy worker is found.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,7 @@ def settings_of(kubeconfig: Path, namespace: str, *profiles: Profile, **changes:
 
 
 def without(granted: list[Object], right: Right) -> list[Object]:
-    """The same rules but for one verb on one resource."""
+    """Return the same rules without one verb on one resource."""
     found = []
     for rule in granted:
         verbs = [v for v in rule["verbs"] if (v, rule["resources"][0]) != (right.verb, right.resource)]
@@ -74,7 +76,7 @@ def lacking(inspector: Inspector) -> set[Right]:
     return {lack.right for lack in inspector.missing_rights()}
 
 
-def test_under_the_role_beside_the_driver_nothing_is_missing_and_nothing_is_refused(
+def test_with_the_role_of_the_driver_nothing_is_missing_and_nothing_is_refused(
     own_cluster: KubeCluster,
 ) -> None:
     namespace = own_cluster.namespace("preflight")
@@ -95,7 +97,7 @@ def quiet(settings: Settings) -> bool:
 
 
 @pytest.mark.parametrize("right", list(Right), ids=lambda right: f"{right.verb} {right.resource}")
-def test_each_right_that_is_missing_is_named(cluster: Cluster, namespace: str, right: Right) -> None:
+def test_each_missing_permission_is_named(cluster: Cluster, namespace: str, right: Right) -> None:
     user = user_without(cluster, namespace, right)
     settings = settings_of(user.kubeconfig, namespace, Profile(own_service_account=True))
     with closing(wiring.open_cluster(settings)) as inspector:
@@ -117,8 +119,12 @@ def cluster_findings(settings: Settings) -> list[Finding]:
         patient.close()
 
 
-def test_what_this_configuration_does_not_need_is_not_missed(cluster: Cluster, namespace: str) -> None:
-    """Accounts only where a profile has its own; the right to make the anchor only where there is none."""
+def test_permissions_that_the_configuration_does_not_need_are_not_missing(
+    cluster: Cluster, namespace: str
+) -> None:
+    """Service accounts only where a profile has its own; the permission to create the anchor only
+    where there is none.
+    """
     granted = [r for r in rules("Role") if r["resources"] != ["serviceaccounts"]]
     user = cluster.user(
         "few", namespace, without(granted, Right.CREATE_CONFIGMAPS), cluster_rules=rules("ClusterRole")
@@ -130,7 +136,7 @@ def test_what_this_configuration_does_not_need_is_not_missed(cluster: Cluster, n
         assert lacking(inspector) == set()
 
 
-def test_a_role_that_comes_a_moment_later_is_waited_for(cluster: Cluster, namespace: str) -> None:
+def test_a_role_that_is_created_a_moment_later_is_waited_for(cluster: Cluster, namespace: str) -> None:
     user = cluster.user("early", namespace, [], cluster_rules=rules("ClusterRole"))
 
     def grant() -> None:
@@ -142,7 +148,7 @@ def test_a_role_that_comes_a_moment_later_is_waited_for(cluster: Cluster, namesp
     later.join()
 
 
-def test_a_component_without_a_vital_right_ends_and_names_it_and_without_nodes_it_warns(
+def test_a_component_without_a_required_permission_exits_and_without_nodes_it_warns(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
     user = user_without(cluster, namespace, Right.DELETE_PODS)
@@ -168,11 +174,11 @@ def test_a_component_without_a_vital_right_ends_and_names_it_and_without_nodes_i
     assert "no permission to list, watch nodes in the cluster" in told[0]["evidence"]
 
 
-# What could take a busy worker away
+# What could end a busy worker
 
 
 class Examined:
-    """A doctor that looks with all rights, or with the least."""
+    """A doctor with all permissions, or with the least."""
 
     def __init__(self, cluster: Cluster, namespace: str, postgres: PostgresServer) -> None:
         self.cluster = cluster
@@ -205,7 +211,7 @@ def examined(cluster: Cluster, namespace: str, postgres: PostgresServer) -> Exam
     return Examined(cluster, namespace, postgres)
 
 
-def test_a_budget_has_to_select_busy_workers_and_no_others(examined: Examined) -> None:
+def test_a_budget_must_select_busy_workers_and_no_others(examined: Examined) -> None:
     assert examined()["budget:default"].level is Level.BAD
     assert examined.namespace in examined()["budget:default"].fix
     examined.apply_budget("shipped")
@@ -224,7 +230,7 @@ def test_a_budget_has_to_select_busy_workers_and_no_others(examined: Examined) -
 
 @pytest.fixture
 def classes(cluster: Cluster, namespace: str) -> Iterator[dict[str, str]]:
-    """PriorityClasses by what they are; they belong to the whole cluster."""
+    """PriorityClasses by their role; they belong to the whole cluster."""
     path = "/apis/scheduling.k8s.io/v1/priorityclasses"
     made: dict[str, Object] = {
         "low": {"value": -20},
@@ -243,7 +249,9 @@ def classes(cluster: Cluster, namespace: str) -> Iterator[dict[str, str]]:
         cluster.api.delete(f"{path}/{namespace}-{name}")
 
 
-def test_workers_have_to_go_before_placeholders(examined: Examined, classes: dict[str, str]) -> None:
+def test_workers_must_have_a_higher_priority_than_placeholders(
+    examined: Examined, classes: dict[str, str]
+) -> None:
     def bad(**changes: Any) -> str:
         found = examined(headroom=1, **changes)
         return "; ".join(f"{f.level} {f.evidence}" for f in found.values() if f.id.startswith("priorities:"))
@@ -263,13 +271,13 @@ def test_workers_have_to_go_before_placeholders(examined: Examined, classes: dic
     assert own[f"priorities:{classes['low']}"].level is Level.BAD
 
 
-def test_without_karpenter_no_ceiling_is_missed(examined: Examined) -> None:
+def test_without_karpenter_no_termination_limit_is_missing(examined: Examined) -> None:
     assert "no NodePools" in examined()["node_ceiling"].evidence
 
 
 @pytest.fixture
 def karpenter(own_cluster: KubeCluster) -> Iterator[Cluster]:
-    """Its kind of objects, of which any shape is taken here."""
+    """Its custom resource; here any shape is accepted."""
     definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
     if own_cluster.api.find(f"{definitions}/nodepools.karpenter.sh") is None:
@@ -292,7 +300,7 @@ def karpenter(own_cluster: KubeCluster) -> Iterator[Cluster]:
 
 
 def served(cluster: Cluster) -> bool:
-    """A kind that is new is first not found, and then not yet stored."""
+    """A new kind is first not found, and then not yet stored."""
     try:
         return cluster.api.find(NODEPOOLS) is not None
     except ApiError:
@@ -312,7 +320,7 @@ def add_nodepool(cluster: Cluster, name: str, **spec: Any) -> None:
     )
 
 
-def test_a_node_has_to_wait_for_longer_than_a_workers_grace(
+def test_the_nodes_termination_limit_must_exceed_the_workers_grace(
     karpenter: Cluster, postgres: PostgresServer
 ) -> None:
     examined = Examined(karpenter, karpenter.namespace("nodes"), postgres)
@@ -329,7 +337,7 @@ def test_a_node_has_to_wait_for_longer_than_a_workers_grace(
     assert chosen["node_ceiling"].level is Level.OK
 
 
-def test_with_the_least_rights_the_doctor_says_what_it_did_not_look_at_and_nothing_is_refused(
+def test_with_the_least_permissions_the_doctor_lists_unchecked_items_and_nothing_is_refused(
     own_cluster: KubeCluster, postgres: PostgresServer
 ) -> None:
     namespace = own_cluster.namespace("least")
@@ -348,7 +356,7 @@ def test_with_the_least_rights_the_doctor_says_what_it_did_not_look_at_and_nothi
     assert [r for r in mine if r.is_write] == []
 
 
-def test_a_clock_of_the_api_servers_that_is_wrong_is_told(
+def test_a_wrong_clock_of_the_api_server_is_reported(
     examined: Examined, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Inspector, "now_s", lambda self: 0.0)

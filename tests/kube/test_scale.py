@@ -1,6 +1,7 @@
-"""Many workers on kwok's nodes, with the whole pool running: what a life and a claim cost is counted where it arrives, in the API server's own log.
+"""Many workers on kwok's nodes, with the whole pool running: the API server's audit log shows how
+many calls a worker and a claim cost.
 
-`WARMPOOL_TEST_LONG=1` takes 1,000 workers and 500 claims, otherwise it is a fifth of that.
+`WARMPOOL_TEST_LONG=1` uses 1,000 workers and 500 claims, otherwise a fifth of that.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ pytestmark = pytest.mark.timeout(3600 if LONG else 1200)
 
 @dataclass(frozen=True, kw_only=True)
 class ScaledFleet:
-    """A deployment on a cluster of its own, and its user's calls since the beginning."""
+    """A deployment on its own cluster, and its user's calls since the start."""
 
     system: System
     cluster: KubeCluster
@@ -54,7 +55,7 @@ class ScaledFleet:
         return [r for r in asked if r.user == self.user]
 
     def left(self) -> dict[str, int]:
-        """What is still there, by kind."""
+        """Return what still exists, by kind."""
         here = f"/api/v1/namespaces/{self.namespace}"
         labelled = {"labelSelector": "app.kubernetes.io/managed-by=warmpool"}
         found = {
@@ -71,7 +72,7 @@ def settings(namespace: str, kubeconfig: str, warm_target: int) -> dict[str, obj
             "fleet_threads": 20, "pass_limit": 2000, "hot_idle_ttl_s": 600, "call_timeout_s": 60,
             "visibility_timeout_s": 300,
         },
-        # The cache is filled anew once in an hour: not while we count.
+        # The cache is filled again once an hour: not during the count.
         "kubernetes": {
             "namespace": namespace, "kubeconfig": kubeconfig, "qps": 500, "burst": 1000, "relist_s": 3600,
         },
@@ -101,7 +102,7 @@ def fleet(
 
 
 def successes(system: System, name: str, times: int) -> None:
-    """Wait for so many more successful runs of a pass."""
+    """Wait for `times` more successful runs of a pass."""
     seen = set()
 
     def enough() -> bool:
@@ -113,7 +114,9 @@ def successes(system: System, name: str, times: int) -> None:
 
 
 def test_a_quiet_pool_neither_writes_nor_lists(fleet: ScaledFleet) -> None:
-    """Not `guard_disruption` nor anybody else; a sweep of orphans is among those who look."""
+    """Neither `guard_disruption` nor another component writes; a sweep of orphans is among the
+    passes that read.
+    """
     successes(fleet.system, "sweep_orphans", 1)
     since = fleet.cluster.mark()
     successes(fleet.system, "guard_disruption", GUARD_RUNS)
@@ -123,12 +126,12 @@ def test_a_quiet_pool_neither_writes_nor_lists(fleet: ScaledFleet) -> None:
     assert not [r for r in fleet.calls(since) if r.is_write or r.verb == "list"], asked
 
 
-def test_lives_and_claims_cost_no_more_writes_than_agreed_and_leave_nothing(fleet: ScaledFleet) -> None:
+def test_workers_and_claims_cost_at_most_the_agreed_writes_and_leave_nothing(fleet: ScaledFleet) -> None:
     system = fleet.system
     with Pool(system.redis.url) as pool, ThreadPoolExecutor(AT_ONCE) as threads:
 
         def use(number: int) -> None:
-            # Every second one is not kept, so that workers end and others are made meanwhile.
+            # Every second one has a TTL of 0, so that workers end and others are created meanwhile.
             worker = pool.acquire(f"org-{number % 7}", wait_s=300, ttl_s=600 * (number % 2))
             # A busy machine may answer late; repeating it is harmless.
             retrying(lambda: pool.release(worker.claim_id), policy=Backoff(tries=20), clock=SystemClock())
@@ -156,7 +159,7 @@ def test_lives_and_claims_cost_no_more_writes_than_agreed_and_leave_nothing(flee
     most = WRITES_A_LIFE * lives + WRITES_A_CLAIM * claims
     print(f"{lives} lives, {claims} claims: {writes.total()} writes of at most {most}: {dict(writes)}")
     assert claims == CLAIMS
-    # A claim takes a warm worker at most, and for each that is taken one is made.
+    # A claim takes at most one warm worker, and each is replaced by one.
     assert WORKERS + CLAIMS // 2 <= lives <= WORKERS + CLAIMS
     assert writes.total() <= most
     assert [r for r in calls if r.code == 403] == []

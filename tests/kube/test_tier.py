@@ -1,4 +1,4 @@
-"""The tier itself: what the other tests here take for granted is so."""
+"""Tests of the test cluster itself, on which the other tests here depend."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SLOW_S = 30
 
 
 def a_pod(name: str, kubelet: HollowKubelet | None = None, **changes: object) -> Object:
-    """A worker's pod as a driver would make it, under the restricted standard."""
+    """Return a worker's pod as a driver would create it, under the restricted standard."""
     container = {
         "name": "worker",
         "image": "image:1",
@@ -73,7 +73,7 @@ class TierPlace:
         return found
 
     def ready(self, name: str) -> Object:
-        """The pod's status as soon as it is ready."""
+        """Return the pod's status as soon as it is ready."""
 
         def status() -> Object | None:
             now = self.status(name)
@@ -85,7 +85,7 @@ class TierPlace:
         return found
 
     def container(self, name: str, kind: str) -> Object | None:
-        """Its container's state, if it is of that kind."""
+        """Return its container's state, if it is of that kind."""
         states = self.status(name).get("containerStatuses") or [{}]
         found: Object | None = states[0].get("state", {}).get(kind)
         return found
@@ -101,7 +101,7 @@ def place(cluster: Cluster, namespace: str) -> TierPlace:
 
 @pytest.fixture
 def worker(place: TierPlace, kubelet: HollowKubelet) -> Object:
-    """The status of a pod that serves."""
+    """Return the status of a pod that serves."""
     place.create(a_pod("w-one", kubelet))
     return place.ready("w-one")
 
@@ -116,7 +116,7 @@ def ask(status: Object, method: str, path: str) -> tuple[int, Object]:
 
 
 def is_leaving(status: Object) -> bool:
-    """Whether a worker says so; one that has just been told to end hangs up on who has not asked yet."""
+    """Return whether a worker reports it; a stopping worker closes connections without a request."""
     try:
         return ask(status, "GET", "/healthz")[0] == 503
     except urllib3.exceptions.HTTPError:
@@ -126,7 +126,7 @@ def is_leaving(status: Object) -> bool:
 # Pods
 
 
-def test_a_pod_runs_and_knows_its_key(worker: Object) -> None:
+def test_a_pod_runs_and_has_its_key(worker: Object) -> None:
     code, said = ask(worker, "GET", "/echo")
     assert code == 200
     assert said["worker"] == "w-one"
@@ -151,7 +151,7 @@ def test_a_busy_pod_ends_when_its_session_does(
     assert kubelet.running(place.namespace) == []
 
 
-def test_a_busy_pod_is_killed_when_its_grace_is_over(
+def test_a_busy_pod_is_killed_at_the_end_of_its_grace_period(
     place: TierPlace, kubelet: HollowKubelet, worker: Object
 ) -> None:
     assert ask(worker, "POST", "/sessions")[0] == 200
@@ -169,7 +169,7 @@ def test_a_pod_deleted_without_grace_leaves_no_process(
     eventually(lambda: kubelet.running(place.namespace) == [])
 
 
-def test_a_killed_container_is_told_with_its_exit_code(
+def test_a_killed_container_is_reported_with_its_exit_code(
     place: TierPlace, kubelet: HollowKubelet, worker: Object
 ) -> None:
     kubelet.signal(place.namespace, "w-one", signal.SIGKILL)
@@ -179,7 +179,7 @@ def test_a_killed_container_is_told_with_its_exit_code(
     assert place.status("w-one")["phase"] == "Failed"
 
 
-def test_a_container_short_of_memory_is_told_so(
+def test_a_container_out_of_memory_is_reported(
     place: TierPlace, kubelet: HollowKubelet, worker: Object
 ) -> None:
     kubelet.kill_for_memory(place.namespace, "w-one")
@@ -197,7 +197,7 @@ def test_a_pod_waits_for_its_secret(place: TierPlace, kubelet: HollowKubelet) ->
     place.ready("w-one")
 
 
-def test_an_image_that_is_not_there_is_told(place: TierPlace, kubelet: HollowKubelet) -> None:
+def test_a_missing_image_is_reported(place: TierPlace, kubelet: HollowKubelet) -> None:
     kubelet.missing_images.add("image:1")
     try:
         place.create(a_pod("w-one", kubelet))
@@ -221,7 +221,7 @@ def test_a_frozen_container_stops_being_ready(
     eventually(unready, within_s=SLOW_S)
 
 
-def test_a_pod_that_fits_no_node_is_told_to_be_unschedulable(place: TierPlace) -> None:
+def test_a_pod_that_fits_no_node_is_reported_as_unschedulable(place: TierPlace) -> None:
     place.create(a_pod("w-one", nodeSelector={"no-such": "node"}))
 
     def reasons() -> list[str]:
@@ -232,7 +232,7 @@ def test_a_pod_that_fits_no_node_is_told_to_be_unschedulable(place: TierPlace) -
     eventually(lambda: reasons() == ["Unschedulable"])
 
 
-# What the servers hold
+# Rules of the servers
 
 
 def test_a_pod_below_the_restricted_standard_is_refused(place: TierPlace) -> None:
@@ -241,7 +241,7 @@ def test_a_pod_below_the_restricted_standard_is_refused(place: TierPlace) -> Non
     assert refused.value.code == 403
 
 
-def test_what_a_pod_owns_goes_with_it(place: TierPlace, kubelet: HollowKubelet) -> None:
+def test_objects_owned_by_a_pod_are_deleted_with_it(place: TierPlace, kubelet: HollowKubelet) -> None:
     pod = place.create(a_pod("w-one", kubelet))
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "w-one", "uid": pod["metadata"]["uid"]}
     place.api.patch(f"{place.path}/secrets/w-one", {"metadata": {"ownerReferences": [owner]}})
@@ -304,7 +304,7 @@ def test_calls_are_counted_where_they_arrive(
     assert [r for r in own_cluster.requests(own_cluster.mark()) if r.user == user.name] == []
 
 
-# The servers' own lives
+# Start and stop of the servers
 
 
 @pytest.fixture
@@ -356,7 +356,7 @@ def processes_that_name(root: Path) -> list[int]:
     return found
 
 
-def test_kwok_plays_many_pods(servers: None) -> None:
+def test_kwok_simulates_many_pods(servers: None) -> None:
     with KubeCluster(ClusterPart.CONTROLLERS, ClusterPart.SCHEDULER, ClusterPart.KWOK) as cluster:
         cluster.add_kwok_nodes(2)
         place = TierPlace(cluster.api, cluster.namespace("test"))
@@ -371,6 +371,6 @@ def test_kwok_plays_many_pods(servers: None) -> None:
         eventually(lambda: all(place.find(name) is None for name in names), within_s=SLOW_S)
 
 
-def test_kubectl_speaks_to_it(cluster: Cluster, namespace: str) -> None:
+def test_kubectl_works_with_the_cluster(cluster: Cluster, namespace: str) -> None:
     told = cluster.kubectl("get", "pods", "-n", namespace, "-o", "name")
     assert (told.returncode, told.stdout) == (0, "")

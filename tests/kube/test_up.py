@@ -1,4 +1,6 @@
-"""`warmpool up --driver kubernetes`: the control plane here, the pods in a cluster, under the Role beside the driver."""
+"""`warmpool up --driver kubernetes`: the control plane on this machine, the pods in a cluster, with
+the driver's Role.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ def uids(ground: KubeGround) -> dict[str, str]:
         return {pod.name: pod.uid for pod in driver.list().pods if not pod.terminating}
 
 
-def test_ctrl_c_leaves_the_pods_the_next_run_takes_them_over_and_deletes_them_if_asked(
+def test_ctrl_c_keeps_the_pods_and_the_next_run_adopts_and_on_request_deletes_them(
     up: Up, ground: KubeGround
 ) -> None:
     up.start()
@@ -73,7 +75,7 @@ def test_ctrl_c_leaves_the_pods_the_next_run_takes_them_over_and_deletes_them_if
 
     up.start("--remove-pods")
     assert held["worker_id"] in uids(ground)
-    # Nobody was made anew for those that were there.
+    # No pod was created in the place of the existing ones.
     kept = set(before) - {first["worker"]}
     assert kept <= set(uids(ground))
     assert json.loads(up.command("release", held["claim_id"], "--json")) == {"outcome": "released"}
@@ -98,20 +100,20 @@ def test_ctrl_c_leaves_the_pods_the_next_run_takes_them_over_and_deletes_them_if
         (("--driver", "podman"), 2, "it must be local or kubernetes"),
     ],
 )
-def test_words_that_lead_nowhere_are_told_in_a_line_and_nothing_is_started(
+def test_invalid_arguments_are_reported_in_one_line_and_nothing_is_started(
     tmp_path: Path, words: tuple[str, ...], code: int, said: str
 ) -> None:
     assert refused(tmp_path, *words) == (code, said)
 
 
-def test_a_namespace_that_does_not_let_us_in_is_told_before_anything_is_started(
+def test_a_forbidden_namespace_is_reported_before_anything_is_started(
     up: Up, ground: KubeGround, tmp_path: Path
 ) -> None:
     where = ("--kubeconfig", str(ground.user.kubeconfig), "--namespace", "kube-system")
     assert refused(tmp_path, "--driver", "kubernetes", *where) == (1, "namespace kube-system")
 
 
-def test_a_right_that_is_missing_is_named_before_anything_is_started(
+def test_a_missing_permission_is_named_before_anything_is_started(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
     user = user_without(cluster, namespace, Right.PATCH_PODS)
@@ -123,7 +125,9 @@ def test_a_right_that_is_missing_is_named_before_anything_is_started(
 
 
 def refused(folder: Path, *words: str) -> tuple[int, str]:
-    """An `up` that should not start: its exit code, and which of our words was in its one line."""
+    """Run an `up` that must not start; return its exit code, and which of our words was in its one
+    line.
+    """
     done = subprocess.run(
         [sys.executable, "-m", "pool.ops.cli", "up", "--data-dir", str(folder / "data"), *words],
         cwd=ROOT, capture_output=True, text=True, timeout=90,

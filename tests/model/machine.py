@@ -1,5 +1,7 @@
-"""The model: everything anyone can do, in any order, with faults, held against the oracle (`promised.py`) after each step. In the end the faults
-stop, and the pool has to come to rest within a bounded number of passes (`tests/support/convergence.py`)."""
+"""The model: every possible action, in any order, with faults, compared with the oracle
+(`promised.py`) after each step. At the end the faults stop, and the pool must converge within a
+bounded number of passes (`tests/support/convergence.py`).
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ pick = st.integers(min_value=0, max_value=10_000)
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """One pool, two orgs, two profiles: one whose workers need no activation, one whose do."""
+    """One pool, two orgs, two profiles: one without activation and one with it."""
 
     world: World
     empty: Kept
@@ -60,7 +62,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.life.settle()
         self._canary()
 
-    # What callers do.
+    # Actions of callers.
 
     @rule(org=st.sampled_from(ORGS), profile=st.sampled_from(PROFILES), wait_s=st.sampled_from([0, 0, 20]))
     def acquire(self, org: str, profile: str, wait_s: int) -> None:
@@ -69,15 +71,15 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(which=pick)
     def acquire_again(self, which: int) -> None:
-        """An old request, as a retry or a redelivery brings it."""
+        """Repeat an old request, like a retry or a redelivery."""
         if self.promised.asked:
             org, request_id = sorted(self.promised.asked)[which % len(self.promised.asked)]
             self._ask(org, request_id, self.promised.asked[org, request_id])
 
     @rule(which=pick)
     def renew(self, which: int) -> None:
-        """Two holds, old ones among them."""
-        ids = list(self.promised.holds)  # as they came: the ids are random
+        """Two holds, also old ones."""
+        ids = list(self.promised.holds)  # in the order of arrival, because the ids are random
         some = {ids[which % len(ids)], ids[which // 7 % len(ids)]} if ids else set()
         answer = self._do(lambda: self.world.renew(*sorted(some)))
         for claim in some if isinstance(answer, dict) else ():
@@ -88,8 +90,8 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(which=pick, condition=st.sampled_from(["clean", "clean", "tainted"]))
     def release(self, which: int, condition: str) -> None:
-        """Any hold, also one that is long over."""
-        ids = list(self.promised.holds)  # as they came: the ids are random
+        """Any hold, also one that ended long ago."""
+        ids = list(self.promised.holds)  # in the order of arrival, because the ids are random
         if ids:
             hold = self.promised.holds[ids[which % len(ids)]]
             was_over, hold.released = hold.over, True
@@ -104,7 +106,7 @@ class PoolMachine(RuleBasedStateMachine):
             if outcome == "cancelled":
                 assert key not in self.promised.claim_of, f"{key} was cancelled after it had been granted"
 
-    # What the pool does.
+    # Actions of the pool.
 
     @rule(name=st.sampled_from(sorted(PASSES)))
     def tick(self, name: str) -> None:
@@ -112,7 +114,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule()
     def reap(self) -> None:
-        """As beat sends it: with its canary, which comes through."""
+        """Run a pass as beat does, with its canary, which passes."""
         self._do(lambda: run_once(self.world.deps, PASSES["reap"]))
         self._canary()
 
@@ -122,7 +124,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(which=pick, times=st.sampled_from([1, 1, 2]), late=st.booleans())
     def deliver(self, which: int, times: int, late: bool) -> None:
-        """A message, perhaps twice, perhaps not the first in line."""
+        """Deliver a message, possibly twice, possibly out of order."""
         sent = self.world.broker.sent
         if sent:
             task, arguments = sent.pop(which % len(sent) if late else 0)
@@ -144,7 +146,7 @@ class PoolMachine(RuleBasedStateMachine):
     def everything_is_carried_out(self) -> None:
         self._do(self.life.settle_quietly)
 
-    # What happens to it.
+    # Events.
 
     @rule(which=pick, how=st.sampled_from(["ends", "vanishes", "vanishes unseen"]))
     def a_pod_dies(self, which: int, how: str) -> None:
@@ -162,7 +164,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule()
     def a_node_vanishes(self) -> None:
-        """With every second pod, and nobody tells."""
+        """With every second pod, without a watch event."""
         for name in sorted(self.world.driver.pods)[::2]:
             self.promised.dead_pods.add(name)
             self.world.driver.take_away(name)
@@ -202,7 +204,7 @@ class PoolMachine(RuleBasedStateMachine):
     def the_next_step_will_fail(self, at: int, fault: Any) -> None:
         self.plan = Plan(faults={at: fault if fault in FOUR else FOUR[0]})
 
-    # What must hold after each of these.
+    # Invariants after each step.
 
     @invariant()
     def promises_are_kept(self) -> None:
@@ -226,7 +228,7 @@ class PoolMachine(RuleBasedStateMachine):
                 assert first == named, f"pod {pod.name} carried the stamps of {first} and {named}"
 
     def teardown(self) -> None:
-        """The faults stop; whoever still holds goes on renewing; the rest has to come to rest."""
+        """The faults stop; live holders continue to renew; the rest must converge."""
         STEPS["examples"] += 1
         self.world.configure(max_workers=0)
         self.world.deps.locks.expire()  # type: ignore[attr-defined]
@@ -240,7 +242,7 @@ class PoolMachine(RuleBasedStateMachine):
             self.world.org(org, cap=0)
         self.life.converge()
 
-    # How it is done.
+    # Implementation.
 
     def _ask(self, org: str, request_id: str, given: tuple[Any, ...]) -> None:
         self.promised.asked[org, request_id] = given
@@ -267,7 +269,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert answer is None or isinstance(answer, Granted | RefusedAnswer | Pending)
 
     def _do(self, step: Any) -> Any:
-        """One step, under the plan; what a crash or an outage leaves open is None."""
+        """Run one step with the plan; None if a crash or an outage leaves the result open."""
         sound, plan, self.plan = self.world.deps, self.plan, Plan()
         if plan.faults:
             self.world.deps = failing(sound, plan)
@@ -279,7 +281,7 @@ class PoolMachine(RuleBasedStateMachine):
             self.world.deps = sound
 
     def _canary(self) -> None:
-        """Whoever delivers it, the oracle knows."""
+        """Record the delivery for the oracle."""
         before = self.world.store.now()
         World.canary(self.world)
         self.promised.canaries.append((before, self.world.store.now()))

@@ -1,4 +1,6 @@
-"""The model. `WARMPOOL_MODEL` chooses how long: `dev` (50 examples), `ci` (300, the same ones each time), `nightly` (20,000)."""
+"""The model. `WARMPOOL_MODEL` selects its length: `dev` (50 examples), `ci` (300, the same ones
+each time), `nightly` (20,000).
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,12 @@ def _printed() -> Iterator[None]:
     print(f"\nmodel, {KIND}: {STEPS['examples']} examples, {STEPS['steps']} steps, no promise broken")
 
 
-def test_every_promise_holds_whatever_happens(store: Store) -> None:
+def test_every_promise_holds_after_any_sequence_of_rules(store: Store) -> None:
     run_state_machine_as_test(machine_on(store), settings=profile(EXAMPLES[KIND]))
 
 
 def machine_on(store: Store) -> type[PoolMachine]:
-    """The machine, each of whose examples begins with this database empty."""
+    """The machine; each example starts with this database empty."""
     fresh = World(store)
     return type("Machine", (PoolMachine,), {"world": fresh, "empty": keep(fresh)})
 

@@ -1,6 +1,8 @@
-"""Each fence is taken away, and something in the suite has to miss it: a pair of verbs that meets (`tests/support/meeting.py`), a story told to
-the model's oracle, or a test of the suite by name. A fence that nobody missed would be one that nobody needs, or that nobody tests. The
-advisory locks of Postgres are taken away in `tests/integration/test_interleavings.py`."""
+"""Each fence is removed, and something in the suite must fail: a pair of concurrent verbs
+(`tests/support/meeting.py`), a story for the model's oracle, or a named test of the suite. A fence
+whose removal fails nothing is either unnecessary or untested. The advisory locks of Postgres are
+removed in `tests/integration/test_interleavings.py`.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +40,12 @@ from tests.support.world import World
 
 pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.timeout(900)]
 
-# Takes a fence away while the block runs.
+# Removes a fence while the block runs.
 Break = Callable[[Store], AbstractContextManager[None]]
 
 
 def in_python(patching: Callable[[pytest.MonkeyPatch], None]) -> Break:
-    """The fence stands in Python."""
+    """The fence is in Python."""
 
     @contextmanager
     def broken(_store: Store) -> Iterator[None]:
@@ -55,16 +57,16 @@ def in_python(patching: Callable[[pytest.MonkeyPatch], None]) -> Break:
 
 
 def in_rules(parts: dict[str, str]) -> Break:
-    """The fence stands in the rules of the database."""
+    """The fence is in the rules of the database."""
     return lambda store: altered(store, parts)
 
 
-# Missed when two verbs meet.
+# Found by concurrent verbs.
 
 
 @in_python
 def from_state(patch: pytest.MonkeyPatch) -> None:
-    """A drain takes the worker whatever it has become since it was seen."""
+    """A drain takes the worker, whatever its state has become since it was read."""
 
     def drain(tx: Tx, after: Effects, worker: SeenWorker, by: By, *, above_floor: bool = False) -> Outcome:
         now_seen = workers.get_for_update(tx, worker.id)
@@ -76,7 +78,7 @@ def from_state(patch: pytest.MonkeyPatch) -> None:
 
 @in_python
 def epoch(patch: pytest.MonkeyPatch) -> None:
-    """A drain asks for the state alone, not whether it is still the same stay in it."""
+    """A drain checks only the state, not whether the epoch is the same."""
     real = retiring.drain
 
     def drain(tx: Tx, after: Effects, worker: SeenWorker, by: By, *, above_floor: bool = False) -> Outcome:
@@ -90,13 +92,13 @@ def epoch(patch: pytest.MonkeyPatch) -> None:
 
 # A claim that was found expired is ended, renewed meanwhile or not.
 EXPIRY_IN_THE_RULE = in_rules({"(p ->> 'why' = 'expired' AND NOT (": "(false AND NOT ("})
-# Who was found silent is given up, whatever he has done meanwhile.
+# An activation that was found silent is ended, whatever has happened meanwhile.
 SILENCE_IN_THE_RULE = in_rules({"IF p ? 'silent_s' AND (": "IF false AND ("})
 
 
 @in_python
 def floor_in_the_transaction(patch: pytest.MonkeyPatch) -> None:
-    """The UPDATE that takes one from the parked does not ask for the floor; nothing else does."""
+    """The UPDATE that drains a parked worker does not check the floor; nothing else does."""
 
     def give(tx: Tx, org: OrgId) -> bool:
         orgs.decrement_parked(tx, org)
@@ -115,24 +117,26 @@ MEETINGS: dict[str, tuple[Break, str]] = {
 
 
 @pytest.mark.parametrize("fence", MEETINGS)
-def test_a_fence_is_missed_when_verbs_meet(fence: str, store: Store) -> None:
+def test_removing_a_fence_breaks_concurrent_verbs(fence: str, store: Store) -> None:
     take_away, pair = MEETINGS[fence]
     with pytest.raises(AssertionError):
         let_meet(PAIRS[pair], store, Grain.TRANSACTION, preemptions=None, broken=take_away(store))
 
 
 def rows_first(run: Run) -> None:
-    """A sweep that reads the rows, and then lists pods that were made meanwhile."""
+    """A sweep that reads the rows first, and then lists pods that were created meanwhile."""
     with run.deps.store.read() as tx:
         early = {w.id: w for w in workers.live(tx, states=frozenset(State))}
     with run.deps.store.read():
-        """Here the other verb goes on."""
+        """Here the other verb continues."""
     unowned = [p for p in run.cluster().pods if sweep_orphans._is_unowned(p, early.get(WorkerId(p.name)))]
     sweep_orphans._never_stamped(run, unowned)
 
 
-def test_pods_before_rows_is_missed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A young pod is left alone anyhow; where none is young it is this order alone that protects a new one."""
+def test_listing_rows_before_pods_breaks_the_sweep(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A young pod is left alone in any case; where none is young, only this order protects a new
+    one.
+    """
     monkeypatch.setattr(sweep_orphans, "YOUNG_S", 0.0)
     pair = PAIRS["spawn / sweep of orphans"]
     let_meet(pair, store, Grain.TRANSACTION, preemptions=2)
@@ -142,11 +146,11 @@ def test_pods_before_rows_is_missed(store: Store, monkeypatch: pytest.MonkeyPatc
         let_meet(pair, store, Grain.TRANSACTION, preemptions=2, broken=swapped)
 
 
-# Missed by the oracle of the model: short stories, told with its rules.
+# Found by the oracle of the model: short stories that use its rules.
 
 
 class NegativeStory:
-    """The rules of the model one after the other, the promises looked at after each."""
+    """The rules of the model one after the other; the promises are checked after each."""
 
     def __init__(self, store: Store) -> None:
         world = World(store)
@@ -165,7 +169,9 @@ def an_outage(story: NegativeStory) -> None:
 
 
 def somebody_waits_at_his_cap(story: NegativeStory) -> None:
-    """He waits at his org's cap while workers are idle; the cap goes, and another org comes."""
+    """A request waits at its org's cap while workers are idle; the cap is removed, and another org
+    sends a request.
+    """
     story.then("a_cap_changes", "acme", 1).then("acquire", "acme", "default", 0)
     story.then("everything_is_carried_out").then("acquire", "acme", "default", 20)
     story.then("a_cap_changes", "acme", 0).then("acquire", "bolt", "default", 0)
@@ -190,14 +196,16 @@ def three_at_a_cap_of_one(story: NegativeStory) -> None:
 
 
 def a_stale_holder(story: NegativeStory) -> None:
-    """He gave it back, the org's next has it, and he gives it back once more."""
+    """A holder releases, the org's next request gets the worker, and the first holder releases
+    again.
+    """
     story.then("acquire", "acme", "default", 0).then("release", 0, "clean")
     story.then("acquire", "acme", "default", 0).then("release", 0, "clean")
 
 
 @contextmanager
 def outage_rule(store: Store) -> Iterator[None]:
-    """Neither the pass nor the rule asks whether the lane was open."""
+    """Neither the pass nor the rule checks whether the lane was open."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reap, "lane_is_open", lambda *_a, **_k: True)
         patch.setattr(claims, "_expired", lambda: (schema.claims.c.lease_expires_at < sql.now(),))
@@ -205,14 +213,14 @@ def outage_rule(store: Store) -> Iterator[None]:
             yield
 
 
-# Nobody is matched before an acquire is looked at, and it does not ask who waits.
+# Waiters are not matched before an acquire is decided, and the acquire does not look for waiters.
 WAITERS_FIRST = in_rules(
     {
         "FOREACH shape IN ARRAY p_locked LOOP\n": "FOREACH shape IN ARRAY p_locked LOOP\n    CONTINUE;\n",
         "contested := c.anyone_waits AND warmpool_anyone_waits(a.profile, c.at);": "contested := false;",
     }
 )
-# Every delivery is a request of its own.
+# Every delivery is a separate request.
 IDEMPOTENCE = in_rules(
     {
         "each ->> 'request_id', each ->> 'profile'": "gen_random_uuid()::text, each ->> 'profile'",
@@ -220,7 +228,7 @@ IDEMPOTENCE = in_rules(
 )
 OWN_ORG_ONLY = in_rules({"w.state = 'hot_idle' AND w.org = p_org AND": "w.state = 'hot_idle' AND"})
 CAP_IN_THE_RULE = in_rules({"CASE WHEN (o).cap > 0 THEN (o).cap - (o).in_use ELSE 1000000 END": "1000000"})
-# The end of a claim does not ask whether it was over; it goes for the worker that it had.
+# The end of a claim does not check whether it has ended; it ends the worker that it had.
 ENDED_ONCE = in_rules(
     {
         " AND k.ended_why IS NULL FOR UPDATE OF w, k, r SKIP LOCKED": " FOR UPDATE OF w, k, r SKIP LOCKED",
@@ -241,23 +249,23 @@ STORIES: dict[str, tuple[Break, Callable[[NegativeStory], None]]] = {
 
 
 @pytest.mark.parametrize("fence", STORIES)
-def test_the_stories_end_well_with_all_fences(fence: str, store: Store) -> None:
+def test_every_story_passes_with_all_fences(fence: str, store: Store) -> None:
     STORIES[fence][1](NegativeStory(store))
 
 
 @pytest.mark.parametrize("fence", STORIES)
-def test_a_fence_is_missed_by_the_oracle(fence: str, store: Store) -> None:
+def test_removing_a_fence_fails_the_oracle(fence: str, store: Store) -> None:
     take_away, story = STORIES[fence]
     begun = NegativeStory(store)
     with take_away(store), pytest.raises((AssertionError, PoolError)):
         story(begun)
 
 
-# Missed by tests of the suite.
+# Found by tests of the suite.
 
 
-def test_the_second_look_is_missed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two-proof rule, the table's half: seen once counts as seen often."""
+def test_removing_the_second_observation_fails_a_test(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two-proof rule, the table's half: one observation counts as several."""
     real = suspects.see
 
     def see(*given: Any) -> suspects.Suspicion:
@@ -267,8 +275,8 @@ def test_the_second_look_is_missed(store: Store, monkeypatch: pytest.MonkeyPatch
     _fails(passes_tests.test_a_stamped_pod_is_deleted_only_on_two_proofs_one_of_them_its_own, store)
 
 
-def test_the_pods_own_word_is_missed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two-proof rule, the pod's half: nobody asks it."""
+def test_removing_the_self_report_fails_a_test(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two-proof rule, the pod's half: its self-report is not read."""
     world = World(store)
     monkeypatch.setattr(world.driver, "word", lambda _pod: Word.UNUSED)
     with pytest.raises(AssertionError):
@@ -277,13 +285,13 @@ def test_the_pods_own_word_is_missed(store: Store, monkeypatch: pytest.MonkeyPat
         )
 
 
-def test_the_deadline_in_the_rule_is_missed(store: Store) -> None:
+def test_removing_the_deadline_of_a_rule_fails_a_test(store: Store) -> None:
     with altered(store, {"AND q.deadline_at > p_at": ""}), pytest.raises(AssertionError):
         waiting_tests.test_a_waiter_past_its_deadline_is_not_served(World(store))
 
 
-def test_the_locks_token_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A release that deletes whatever is there frees the successor's lock."""
+def test_removing_the_locks_token_fails_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A release that deletes any lock frees the successor's lock."""
     monkeypatch.setattr(locks, "_RELEASE", "return redis.call('del', KEYS[1])")
     with RedisServer() as server, locks_tests.client_of(server) as client:
         held = RedisLocks(client, clock=locks_tests.HandClock(), ids=RandomIds(), who="host-1")
@@ -291,15 +299,15 @@ def test_the_locks_token_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
             locks_tests.test_a_run_that_lost_its_lock_does_not_release_its_successors(held, client)
 
 
-def test_the_org_of_a_renewal_is_missed(store: Store) -> None:
-    """Whoever knows a claim's id renews it."""
+def test_removing_the_org_of_a_renewal_fails_a_test(store: Store) -> None:
+    """Any caller with a claim's id renews it."""
     blind = {"coalesce(e ->> 1, k.org) = k.org": "true", "coalesce(a.v ->> 1, k.org) = k.org": "true"}
     with altered(store, blind), pytest.raises(AssertionError):
         claiming_tests.test_signed_caller_renews_only_its_own_claims(World(store), claiming.renew)
 
 
-def test_the_org_of_a_release_is_missed(store: Store) -> None:
-    """Whoever knows a claim's id ends it."""
+def test_removing_the_org_of_a_release_fails_a_test(store: Store) -> None:
+    """Any caller with a claim's id ends it."""
     blind = {"k.org = coalesce(e.v ->> 1, k.org)": "true"}
     with altered(store, blind), pytest.raises(AssertionError):
         claiming_tests.test_signed_caller_releases_only_its_own_claims(

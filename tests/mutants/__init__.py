@@ -1,4 +1,6 @@
-"""Every promise, broken on purpose. `make mutants` takes one fence after the other away, in a copy of the code, and fails unless the suite notices."""
+"""Every promise, broken on purpose. `make mutants` removes one fence after the other, in a copy of
+the code, and fails unless a test fails.
+"""
 
 from tests.mutants import (
     alive,

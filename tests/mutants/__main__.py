@@ -1,5 +1,7 @@
-"""Run the mutants: `python -m tests.mutants [--promise N ...] [--jobs N] [--kube] [--quick]`. First the tests that they name on the code as it is, which
-have to pass; then each mutant in a copy of its own, where one of its tests has to fail. Exits with 1 if one was not noticed."""
+"""Run the mutants: `python -m tests.mutants [--promise N ...] [--jobs N] [--kube] [--quick]`. First
+run the tests that they name on the unchanged code, which must pass; then each mutant in its own
+copy, where one of its tests must fail. Exit with 1 if a mutant was not noticed.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 _LONGEST_S = 900
 _PASSED, _FAILED = 0, 1
 _CLUSTERS = ("tests/kube/",)
-# What starts real processes by the dozen.
+# Tests that start many real processes.
 _POOLS = (
     "tests/faults/",
     "tests/integration/test_end_to_end.py",
@@ -39,7 +41,9 @@ _NOT_COPIED = shutil.ignore_patterns(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What pytest said. Failed: tests whose own assertions did not hold; what could not even be set up says nothing of the code."""
+    """The result of pytest. Failed: tests whose own assertions did not hold; a failed setup proves
+    nothing about the code.
+    """
 
     code: int
     failed: int
@@ -50,7 +54,7 @@ class Result:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--promise", type=int, nargs="+", help="only the mutants of these promises")
-    parser.add_argument("--jobs", type=int, default=2, help="so many at a time (2)")
+    parser.add_argument("--jobs", type=int, default=2, help="number of mutants that run in parallel (2)")
     parser.add_argument("--kube", action="store_true", help="those that need a Kubernetes API server, too")
     parser.add_argument(
         "--quick",
@@ -112,8 +116,9 @@ def _env(folder: Path) -> dict[str, str]:
 
 
 def _tested(folder: Path, tests: Sequence[str], *options: str) -> Result:
-    """Everything that the tests start imports the copy: the folder comes before what is installed. What they leave behind if they take too long ends
-    with them."""
+    """All processes of the tests import the copy: the folder comes before installed packages.
+    Processes that are left after a timeout are ended with the tests.
+    """
     began = time.monotonic()
     with tempfile.NamedTemporaryFile(suffix=".xml") as report:
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, *tests]

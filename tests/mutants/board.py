@@ -1,4 +1,6 @@
-"""The board: its password by address, trusted proxies, single sign-on, bytes that no browser sends, and no master key."""
+"""The board: its password by address, trusted proxies, single sign-on, invalid requests, and no
+master key.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ _TRUST = "tests/integration/test_board_trust.py"
 MUTANTS: tuple[Mutant, ...] = (
     broken(
         52,
-        "wrong passwords of one address lock out all of them",
+        "wrong passwords of one address lock out all addresses",
         "pool/ops/board/attempts.py",
         "def _subscriber(address: str) -> str:\n    try:\n",
         'def _subscriber(address: str) -> str:\n    address = ""\n    try:\n',
@@ -25,7 +27,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/ops/board/attempts.py",
         "        if self.count < FREE:\n",
         "        if self.count >= 0:\n",
-        f"{_CORE}::test_each_wrong_password_doubles_the_wait_up_to_an_end",
+        f"{_CORE}::test_each_wrong_password_doubles_the_wait_up_to_a_limit",
     ),
     broken(
         52,
@@ -41,15 +43,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/ops/board/attempts.py",
         "        while len(self._failures) > MOST_ADDRESSES:\n            self._failures.popitem(last=False)\n",
         "",
-        f"{_CORE}::test_a_flood_of_addresses_takes_no_more_memory_and_locks_out_nobody",
+        f"{_CORE}::test_a_flood_of_addresses_takes_bounded_memory_and_locks_out_no_other_address",
     ),
     broken(
         52,
-        "an address that goes on guessing is forgotten first",
+        "an address that keeps guessing is evicted first",
         "pool/ops/board/attempts.py",
         "        self._failures.move_to_end(key)\n",
         "",
-        f"{_CORE}::test_an_address_that_goes_on_guessing_is_not_forgotten_for_newer_ones",
+        f"{_CORE}::test_an_address_that_keeps_guessing_is_not_evicted_by_newer_ones",
     ),
     broken(
         52,
@@ -61,7 +63,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         52,
-        "the server believes headers of proxies on loopback by itself",
+        "the server trusts headers of proxies on loopback by default",
         "pool/ops/board/serving.py",
         "timeout_graceful_shutdown=1, proxy_headers=False,",
         "timeout_graceful_shutdown=1, proxy_headers=True,",
@@ -77,7 +79,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         52,
-        "the first address that a caller names is taken for its own",
+        "the first address in a caller's header is used as its address",
         "pool/ops/board/proxies.py",
         'for hop in reversed(self._list(scope, "x-forwarded-for")[-_MOST_HOPS:]):',
         'for hop in self._list(scope, "x-forwarded-for")[-_MOST_HOPS:]:',
@@ -85,23 +87,23 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         52,
-        "anybody says that it speaks TLS",
+        "any caller can claim to use TLS",
         "pool/ops/board/proxies.py",
         'self._list(scope, "x-forwarded-proto") if self.relayed(scope) else []',
         'self._list(scope, "x-forwarded-proto")',
-        f"{_CORE}::test_tls_is_believed_from_a_trusted_proxy_only",
+        f"{_CORE}::test_the_tls_header_counts_only_from_a_trusted_proxy",
     ),
     broken(
         52,
-        "a cookie is sent in the clear behind TLS",
+        "a cookie behind TLS is not marked as secure",
         "pool/ops/board/acting.py",
         "secure=board.is_secure(request)",
         "secure=board.always_secure",
-        f"{_TRUST}::test_the_cookie_is_for_tls_only_where_the_caller_speaks_tls",
+        f"{_TRUST}::test_the_cookie_is_secure_if_the_caller_uses_tls",
     ),
     broken(
         52,
-        "anybody names the user of single sign-on",
+        "any caller can name the user of single sign-on",
         "pool/ops/board/proxies.py",
         "Headers(scope=scope).getlist(name) if self.relayed(scope) else []",
         "Headers(scope=scope).getlist(name)",
@@ -109,11 +111,11 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         52,
-        "of two users in a request the first is taken",
+        "of two user headers in a request the first is used",
         "pool/ops/board/proxies.py",
         'return values[0].strip() if len(values) == 1 else ""',
         'return values[0].strip() if values else ""',
-        f"{_CORE}::test_a_user_header_from_elsewhere_or_sent_twice_or_no_name_is_ignored",
+        f"{_CORE}::test_an_untrusted_repeated_or_invalid_user_header_is_ignored",
     ),
     broken(
         52,
@@ -125,7 +127,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         52,
-        "viewers act",
+        "viewers can act",
         "pool/ops/board/acting.py",
         "    if not user.can_act:\n",
         "    if not user.name:\n",
@@ -137,7 +139,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/ops/board/users.py",
         "if self.is_on and not proxies.networks:",
         "if self.is_on and proxies is None:",
-        f"{_CORE}::test_contradicting_settings_of_single_sign_on_get_a_sentence",
+        f"{_CORE}::test_contradicting_settings_of_single_sign_on_are_refused_with_an_explanation",
     ),
     broken(
         52,
@@ -145,7 +147,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/ops/board/proxies.py",
         "    if network.prefixlen == 0:\n",
         "    if network.prefixlen < 0:\n",
-        f"{_CORE}::test_a_trusted_proxy_that_is_no_network_gets_a_sentence",
+        f"{_CORE}::test_a_trusted_proxy_that_is_no_network_is_refused_with_an_explanation",
     ),
     broken(
         52,
@@ -157,19 +159,19 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         38,
-        "a path reaches the handlers whatever its bytes",
+        "a path with any bytes reaches the handlers",
         "pool/ops/board/inputs.py",
         '    _text(unquote_to_bytes(path), "path")\n',
         "",
-        f"{_FUZZ}::test_control_characters_bytes_that_are_no_text_and_huge_targets_get_4xx",
+        f"{_FUZZ}::test_control_characters_invalid_utf8_and_huge_targets_get_4xx",
     ),
     broken(
         38,
-        "a path has no end",
+        "a path has no limit",
         "pool/ops/board/inputs.py",
         "if len(path) > MOST_PATH_BYTES or len(query) > MOST_QUERY_BYTES:",
         "if len(query) > MOST_QUERY_BYTES:",
-        f"{_FUZZ}::test_no_path_and_no_query_is_an_error_of_the_board",
+        f"{_FUZZ}::test_no_path_or_query_causes_a_server_error",
     ),
     broken(
         38,
@@ -177,7 +179,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/ops/board/inputs.py",
         '        _without_control(text, "form")\n',
         "        pass\n",
-        f"{_FUZZ}::test_no_form_is_an_error_of_the_board",
+        f"{_FUZZ}::test_no_form_causes_a_server_error",
     ),
     broken(
         52,

@@ -1,4 +1,6 @@
-"""The rules in the database, one clause after the other: who is picked, who is next, what counts, what ends."""
+"""The rules in the database, one clause after the other: which worker is picked, which waiter is
+next, what counts, what ends.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ BAD_ITEMS = "tests/integration/test_bad_items.py"
 
 
 def _rule(promise: int, says: str, was: str, becomes: str, test: str) -> Mutant:
-    """One clause of a rule, which a test of the store has to miss."""
+    """One clause of a rule, which a test of the store must check."""
     where = next((f for f in sorted(Path(RULES).glob("*.sql")) if was in f.read_text()), Path(RULES))
     return broken(promise, says, str(where), was, becomes, test if "::" in test else f"{STORE}::{test}")
 
@@ -25,14 +27,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _rule(
         2,
-        "the oldest places for an answer are kept and the newest are not",
+        "the oldest reply addresses are kept instead of the newest",
         "ORDER BY x.n DESC LIMIT 16",
         "ORDER BY x.n LIMIT 16",
         "test_replies_are_added_once_each",
     ),
     _rule(
         4,
-        "what is parked for one org is picked for another",
+        "a parked worker of one org is picked for another",
         "w.state = 'hot_idle' AND w.org = p_org AND",
         "w.state = 'hot_idle' AND",
         "test_the_worker_parked_last_is_picked_and_only_for_its_org",
@@ -46,7 +48,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _rule(
         7,
-        "the org with the most use is as near to its turn as any",
+        "waiters are not ordered by their org's use",
         "ORDER BY 2, 3, 1",
         "ORDER BY 3, 1",
         "test_the_queue_serves_the_least_use_for_its_weight_first",
@@ -60,24 +62,24 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _rule(
         7,
-        "a newcomer takes the warm worker of a waiter that is in another hand",
+        "a new request takes the warm worker of a waiter that is locked by another transaction",
         "contested := c.anyone_waits AND warmpool_anyone_waits(a.profile, c.at);",
         "contested := false;",
-        "test_a_newcomer_overtakes_no_waiter_that_could_have_the_worker",
+        "test_a_new_request_overtakes_no_waiter_that_could_use_the_worker",
     ),
     _rule(
         7,
-        "a newcomer takes what is parked for its org from the org's own waiter",
+        "a new request takes its org's parked worker from the org's own waiter",
         "NOT (contested AND warmpool_org_waits(",
         "NOT (false AND warmpool_org_waits(",
-        "test_a_newcomer_overtakes_no_waiter_that_could_have_the_worker",
+        "test_a_new_request_overtakes_no_waiter_that_could_use_the_worker",
     ),
     _rule(
         7,
-        "room that an expired claim makes below its org's cap is not used for the org's waiter",
+        "room below an org's cap after an expired claim is not used for its waiter",
         "coalesce(p ->> 'cause', nullif(p ->> 'detail', ''), p ->> 'reason')), warmpool_freed(h), '{}'));",
         "coalesce(p ->> 'cause', nullif(p ->> 'detail', ''), p ->> 'reason')), '{}', '{}'));",
-        f"{PASSES}::test_a_claim_that_expires_makes_room_for_its_orgs_waiter_at_once",
+        f"{PASSES}::test_an_expired_claim_makes_room_for_its_orgs_waiter_at_once",
     ),
     _rule(
         19,
@@ -95,38 +97,38 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _rule(
         29,
-        "an acquire does not look at its org's cap",
+        "an acquire does not check its org's cap",
         "CASE WHEN (o).cap > 0 THEN (o).cap - (o).in_use ELSE 1000000 END",
         "1000000",
         "test_claims_are_counted_up_to_the_cap",
     ),
     _rule(
         29,
-        "a cap counts as it was before its change was waited for",
+        "the cap before a concurrent change is used",
         "      o := warmpool_lock_org(c, a.org);\n      CONTINUE WHEN o.id IS NULL;\n",
         "      PERFORM warmpool_lock_org(c, a.org);\n",
-        "test_the_cap_that_counts_is_the_one_that_holds_when_the_claim_begins",
+        "test_the_cap_in_force_when_the_claim_begins_decides",
     ),
     _rule(
         30,
-        "a worker becomes ready past a waiter that is in another hand, which then waits for the pass",
+        "a worker that becomes ready skips a locked waiter, which then waits for the pass",
         "again := ARRAY[shape];",
         "NULL;",
-        "test_a_waiter_that_is_in_another_hand_is_looked_at_again",
+        "test_a_waiter_locked_by_another_transaction_is_matched_again",
     ),
     _rule(
         30,
-        "a waiter that is in another hand while workers are matched then waits for the pass",
+        "a waiter that is locked while workers are matched then waits for the pass",
         "      again := again OR cardinality(waiters) = 0;\n      CONTINUE",
         "      CONTINUE",
-        "test_a_waiter_that_is_in_another_hand_is_looked_at_again",
+        "test_a_waiter_locked_by_another_transaction_is_matched_again",
     ),
     _rule(
         30,
-        "a waiter that is in another hand while its parked worker is matched then waits for the pass",
+        "a waiter that is locked while its parked worker is matched then waits for the pass",
         "    again := again OR cardinality(waiters) = 0;\n    pairs",
         "    pairs",
-        "test_a_waiter_that_is_in_another_hand_is_looked_at_again",
+        "test_a_waiter_locked_by_another_transaction_is_matched_again",
     ),
     _rule(
         46,
@@ -137,7 +139,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         46,
-        "an answer whose row cannot be read is tried at every reap",
+        "an answer whose row cannot be read is retried at every reap",
         "pool/lifecycle/effects.py",
         "        _mark(deps, _Delivered(done=[pk], undeliverable=[(f\"request {pk}\", cause)]))\n        return 1\n",
         "        return 0\n",

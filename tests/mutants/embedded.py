@@ -1,4 +1,4 @@
-"""Broken: the embedded Postgres is durable, private, of one major version, and ends with `up`."""
+"""The embedded Postgres is durable, private, of one major version, and ends with `up`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/ops/up/postgres.py",
         "    if major != str(pgbinaries.MAJOR):",
         "    if not major:",
-        f"{_POSTGRES}::test_cluster_of_another_major_is_refused_with_the_way_out_and_not_touched",
+        f"{_POSTGRES}::test_cluster_of_another_major_version_is_refused_with_a_hint_and_left_alone",
     ),
     broken(
         63,
-        "a Postgres of any major version on PATH is taken",
+        "a Postgres of any major version on PATH is used",
         "pool/ops/up/pgbinaries.py",
         ' and _major(folder / "postgres") == MAJOR else None',
         " else None",
-        f"{_POSTGRES}::test_postgres_on_path_of_another_major_is_passed_over",
+        f"{_POSTGRES}::test_postgres_of_another_major_version_on_path_is_skipped",
     ),
     broken(
         63,
@@ -46,11 +46,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/ops/up/postgres.py",
         "    _remove_drafts(data_dir.postgres)\n",
         "",
-        f"{_POSTGRES}::test_cluster_that_was_not_finished_is_made_anew",
+        f"{_POSTGRES}::test_unfinished_cluster_is_created_again",
     ),
     broken(
         63,
-        "a socket path of any length is given to clients",
+        "a socket path of any length is used for clients",
         "pool/ops/up/postgres.py",
         "_SOCKET_PATH_LIMIT = 107",
         "_SOCKET_PATH_LIMIT = 1070",
@@ -58,7 +58,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         63,
-        "Postgres starts beside the database of the user",
+        "Postgres starts although the user has set a database",
         "pool/ops/cli/up.py",
         "        if self.settings.pool.database_url:",
         "        if not self.settings:",
@@ -66,15 +66,15 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         63,
-        "the processes of Postgres are taken for leftovers",
+        "the processes of Postgres count as leftovers",
         "pool/ops/up/processes.py",
         " if names.get(parent_of(ref)) != name}",
         "}",
-        f"{_SUPERVISOR}::test_every_component_becomes_ready_in_order_and_is_on_record",
+        f"{_SUPERVISOR}::test_every_component_becomes_ready_in_order_and_is_recorded",
     ),
     Mutant(
         63,
-        "a stop while the database is made kills up in the middle",
+        "a stop while the database is created kills up at once",
         (
             Edit(
                 file="pool/ops/up/supervisor.py",
@@ -88,7 +88,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 "                return supervisor.run(judge(components, recorded, running))",
             ),
         ),
-        (f"{_SUPERVISOR}::test_nothing_is_left_when_it_is_stopped_while_the_database_is_made",),
+        (f"{_SUPERVISOR}::test_nothing_is_left_when_it_is_stopped_while_the_database_is_created",),
     ),
     broken(
         63,
@@ -96,7 +96,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/ops/up/components.py",
         "        stop_signal=signal.SIGINT,\n",
         "",
-        f"{_POSTGRES}::test_stop_signal_ends_it_while_clients_are_connected",
+        f"{_POSTGRES}::test_stop_signal_ends_the_server_while_clients_are_connected",
     ),
     broken(
         63,
@@ -112,6 +112,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/ops/up/pgbinaries.py",
         "    _refuse_foreign(copy)\n    return copy\n",
         "    return copy\n",
-        f"{_POSTGRES}::test_root_runs_a_copy_of_binaries_that_only_root_can_reach",
+        f"{_POSTGRES}::test_root_copies_binaries_that_only_root_can_reach",
     ),
 )

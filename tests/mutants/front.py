@@ -1,4 +1,4 @@
-"""What arrives from strangers: messages, and a broker that refuses."""
+"""Input from outside: messages, and a broker that refuses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         40,
-        "a message may nest as deep as the parser goes",
+        "a message may nest to any depth",
         "tasks/lane/bounds.py",
         " > MOST_LEVELS and _is_deep(found):",
         " > 1_000_000 and _is_deep(found):",
@@ -33,15 +33,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "tasks/lane/bounds.py",
         "    if len(digits) > MOST_DIGITS:\n        raise",
         "    if not digits:\n        raise",
-        f"{_INCOMING}::test_frame_with_a_number_without_bound_is_dropped",
+        f"{_INCOMING}::test_frame_with_an_unbounded_number_is_dropped",
     ),
     broken(
         40,
-        "an argument of 5,000 digits ends the reading",
+        "an argument of 5,000 digits stops the reader",
         "tasks/lane/bounds.py",
         "    return int(digits) if len(digits) <= MOST_DIGITS else float(digits)",
         "    return int(digits)",
-        f"{_INCOMING}::test_number_of_any_length_is_bounded",
+        f"{_INCOMING}::test_length_of_a_number_is_bounded",
     ),
     broken(
         40,
@@ -61,19 +61,19 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         40,
-        "text of a stranger is passed on as it came",
+        "text from outside is passed on unchanged",
         "tasks/lane/bounds.py",
         '    return _UNPRINTABLE.sub("?", value[:most]) if',
         "    return value if",
-        f"{_INCOMING}::test_text_of_a_stranger_is_cleaned",
+        f"{_INCOMING}::test_text_from_outside_is_cleaned",
     ),
     broken(
         40,
-        "a follower is no objection",
+        "a message with a follower is accepted",
         "tasks/lane/messages.py",
         "    if any(embedded.get(name) for name in _FOLLOWERS):",
         "    if not embedded:",
-        f"{_INCOMING}::test_follower_is_objected_to_and_named",
+        f"{_INCOMING}::test_message_with_a_follower_is_refused_and_the_follower_named",
     ),
     broken(
         30,
@@ -117,7 +117,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         40,
-        "a turn takes any number of bytes",
+        "a turn reads any number of bytes",
         "tasks/lane/mailbox.py",
         "    if #found >= room or bytes <= 0 then return",
         "    if #found >= room then return",
@@ -125,7 +125,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         40,
-        "a reply is read to its end, whatever its size",
+        "a reply of any size is read to its end",
         "tasks/lane/wire.py",
         "            if self._reader.len() > limit_bytes:",
         "            if self._reader.len() > 1_000_000_000:",
@@ -134,11 +134,11 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         40,
-        "the first of many queues is emptied before the others are looked at",
+        "the first of many queues is emptied before the others are read",
         "tasks/lane/mailbox.py",
         "        share = max(LEAST_SHARE, most // len(some))",
         "        share = most",
-        f"{_MAILBOX}::test_flooded_queue_leaves_its_turn_to_the_others",
+        f"{_MAILBOX}::test_flooded_queue_does_not_starve_the_others",
     ),
     broken(
         40,
@@ -146,7 +146,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "tasks/lane/mailbox.py",
         "        self._next += looked_at\n",
         "",
-        f"{_MAILBOX}::test_more_queues_than_are_looked_at_together_are_all_read",
+        f"{_MAILBOX}::test_more_queues_than_one_read_takes_are_all_read",
     ),
     broken(
         40,
@@ -158,28 +158,28 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         40,
-        "one org has any number of calls in hand",
+        "one org has any number of queued calls",
         "tasks/lane/sharing.py",
         "in_progress >= self._most_in_progress or (",
         "in_progress >= 10**9 or (",
-        f"{_SHARING}::test_org_has_a_bounded_number_of_calls_in_hand",
+        f"{_SHARING}::test_org_has_a_bounded_number_of_queued_calls",
     ),
     broken(
         40,
-        "one org has any number of bytes in hand",
+        "one org has any number of queued bytes",
         "tasks/lane/sharing.py",
         "+ size_bytes > self._most_bytes",
         "+ size_bytes > 10**12",
-        f"{_SHARING}::test_org_has_a_bounded_number_of_bytes_in_hand",
+        f"{_SHARING}::test_org_has_a_bounded_number_of_queued_bytes",
     ),
     broken(
         40,
-        "a queue that was reached when a turn was full is passed over",
+        "a queue that was reached when a turn was full is skipped",
         "tasks/lane/mailbox.py",
         "turn == 1 and place - 1 or place",
         "place",
-        f"{_MAILBOX}::test_every_queue_has_its_turn_when_all_are_full",
-        f"{_MAILBOX}::test_queue_that_fills_each_turn_with_bytes_leaves_the_next_its_turn",
+        f"{_MAILBOX}::test_every_queue_is_read_when_all_are_full",
+        f"{_MAILBOX}::test_queue_with_large_messages_does_not_starve_the_next",
     ),
     broken(
         40,
@@ -199,7 +199,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         40,
-        "a canary is taken from anybody",
+        "a canary is accepted without a signature",
         "tasks/lane/authenticator.py",
         "        return message.task in INTERNAL_TASKS and not",
         "        return message.task == INTERNAL_TASKS and not",
@@ -207,7 +207,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         40,
-        "Celery carries out internal tasks that nobody signed",
+        "Celery runs unsigned internal tasks",
         "tasks/worker/transport.py",
         "        if queue in QUEUES and (why := _refusal(message)):",
         "        if queue == QUEUES and (why := _refusal(message)):",
@@ -219,7 +219,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "tasks/lane/wire.py",
         "            if is_outage(exc):\n                raise",
         "            if exc is None:\n                raise",
-        f"{_MAILBOX}::test_broker_that_refuses_writes_raises_and_the_connection_is_made_anew",
+        f"{_MAILBOX}::test_broker_that_refuses_writes_raises_and_the_connection_is_replaced",
     ),
     broken(
         42,
@@ -227,7 +227,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/broker/outages.py",
         "text.startswith(_CODES)",
         "text.startswith(())",
-        "tests/unit/test_outages.py::test_refusal_that_passes_is_an_outage",
+        "tests/unit/test_outages.py::test_temporary_refusal_is_an_outage",
     ),
     broken(
         42,
@@ -243,6 +243,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/wiring.py",
         "    return settings.pool.call_timeout_s / LOCK_PART if",
         "    return settings.pool.call_timeout_s if",
-        "tests/integration/test_lock_waits.py::test_threads_that_orgs_share_wait_for_a_lock_for_a_part_of_their_time",
+        "tests/integration/test_lock_waits.py::test_shared_threads_wait_for_a_lock_for_a_part_of_their_time",
     ),
 )

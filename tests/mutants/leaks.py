@@ -1,4 +1,4 @@
-"""Never leaks: every pod, row, slot and companion goes when its time has come."""
+"""Never leaks: every pod, row, slot and companion is deleted in time."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from tests.mutants.mutant import FLEET, PASSES, RUNNING, Mutant, broken
 MUTANTS: tuple[Mutant, ...] = (
     broken(
         15,
-        "a delete that failed is confirmed",
+        "a failed delete is confirmed",
         "pool/lifecycle/retiring.py",
         "            _record_refusal(deps, worker_id, exc)\n        return Outcome.FENCED\n",
         "            _record_refusal(deps, worker_id, exc)\n",
-        f"{FLEET}::test_a_delete_that_fails_leaves_the_row_draining_and_is_tried_again",
+        f"{FLEET}::test_a_failed_delete_leaves_the_row_draining_and_is_retried",
     ),
     broken(
         15,
-        "a delete that failed is not tried again",
+        "a failed delete is not retried",
         "pool/passes/reap.py",
         '            run.deps.broker.send("pool.retire", worker_id=worker.id)\n',
         "            pass\n",
-        f"{FLEET}::test_a_delete_that_fails_leaves_the_row_draining_and_is_tried_again",
+        f"{FLEET}::test_a_failed_delete_leaves_the_row_draining_and_is_retried",
         "tests/faults/test_crash_points.py::test_every_crash_point_converges",
     ),
     broken(
@@ -32,7 +32,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         15,
-        "a binding that fell silent is left as it is",
+        "a silent binding is never ended",
         "pool/passes/sweep_stuck.py",
         "    _silent_claims(run)\n",
         "",
@@ -64,7 +64,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         18,
-        "a pod without a row goes, however young",
+        "a young pod without a row is deleted",
         "pool/passes/sweep_orphans.py",
         "sorted((p for p in pods if p.age_s >= YOUNG_S), key",
         "sorted((p for p in pods), key",
@@ -88,7 +88,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         18,
-        "a row whose pod was once not seen is lost",
+        "a row whose pod was absent once is lost",
         "pool/passes/sweep_orphans.py",
         "        if seen[worker_id].runs >= 2:",
         "        if seen[worker_id].runs >= 1:",
@@ -97,7 +97,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         19,
-        "the wish to release is not kept",
+        "a pending release is not stored",
         "pool/lifecycle/claiming.py",
         "            claims.request_release(tx, asked.claim_id, asked.condition, asked.org)\n",
         "            pass\n",
@@ -105,7 +105,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         19,
-        "a wish that was kept is not carried out",
+        "a stored release is not carried out",
         "pool/passes/reap.py",
         "    _unfinished_releases(run)\n",
         "",
@@ -113,15 +113,15 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         20,
-        "parked is parked",
+        "parked workers are never drained",
         "pool/passes/reap.py",
         "    _parked_past_end(run)\n",
         "",
-        f"{PASSES}::test_a_parked_worker_is_gone_after_its_time_and_not_before",
+        f"{PASSES}::test_a_parked_worker_drains_after_its_ttl_and_not_before",
     ),
     broken(
         20,
-        "without beat nobody reaps",
+        "without beat no worker is reaped",
         "pool/passes/fallback.py",
         "    if not dark:\n        return False\n",
         "    if not dark or dark:\n        return False\n",
@@ -133,46 +133,46 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/passes/fallback.py",
         "    reap.without_expiry(run)\n",
         "    reap.run(run)\n",
-        f"{RUNNING}::test_the_fallback_ends_no_lease_though_a_canary_has_just_come_through",
+        f"{RUNNING}::test_the_fallback_ends_no_lease_although_a_canary_has_just_passed",
     ),
     broken(
         21,
-        "what belonged to a pod that is gone stays",
+        "companions of a deleted pod stay",
         "pool/passes/sweep_orphans.py",
         "    _companions(run, pods)\n",
         "",
-        f"{PASSES}::test_companions_without_a_pod_go",
+        f"{PASSES}::test_companions_without_a_pod_are_removed",
     ),
     broken(
         22,
-        "ended workers are kept for ever",
+        "ended workers are kept forever",
         "pool/passes/collect_garbage.py",
         "lambda tx: garbage.terminal_workers(tx, older_than_s=pool.terminal_keep_s, limit=run.limit),",
         "lambda tx: 0,",
-        f"{PASSES}::test_what_is_over_does_not_grow_for_ever",
+        f"{PASSES}::test_ended_rows_are_deleted_after_their_retention",
     ),
     broken(
         22,
-        "the journal is kept for ever",
+        "the journal is kept forever",
         "pool/passes/collect_garbage.py",
         "lambda tx: garbage.journal_entries(tx, older_than_s=pool.journal_keep_s, limit=run.limit),",
         "lambda tx: 0,",
-        f"{PASSES}::test_what_is_over_does_not_grow_for_ever",
+        f"{PASSES}::test_ended_rows_are_deleted_after_their_retention",
     ),
     broken(
         23,
-        "placeholders stay when nobody wants them",
+        "placeholders stay when headroom is off",
         "pool/passes/reconcile_headroom.py",
         "there[wanted:], lambda p",
         "there[wanted or len(there) :], lambda p",
-        f"{PASSES}::test_headroom_is_constant_and_off_deletes_it",
+        f"{PASSES}::test_headroom_is_constant_and_disabling_it_deletes_it",
     ),
     broken(
         23,
-        "headroom grows with the pods that are there",
+        "headroom grows with the number of pods",
         "pool/passes/reconcile_headroom.py",
         "max(0, wanted - len(there))",
         "max(0, wanted + len(listing.named()) // 10 - len(there))",
-        f"{PASSES}::test_headroom_is_constant_and_off_deletes_it",
+        f"{PASSES}::test_headroom_is_constant_and_disabling_it_deletes_it",
     ),
 )

@@ -1,4 +1,4 @@
-"""One fence, taken away in a copy of the code, and the tests of which one has to notice."""
+"""One fence, removed in a copy of the code, and the tests of which one must fail."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WAITING = "tests/integration/test_waiting.py"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """`was` stands in the file exactly once."""
+    """`was` occurs in the file exactly once."""
 
     file: str
     was: str

@@ -1,4 +1,4 @@
-"""Says what it does."""
+"""Reports what it does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MUTANTS: tuple[Mutant, ...] = (
         SCHEMA_SQL,
         "OLD.org)) OR (NOT (NEW.moved_reason IN (",
         "OLD.org)) OR (false AND NOT (NEW.moved_reason IN (",
-        f"{SCHEMA}::test_a_breach_by_raw_sql_is_refused_under_the_promises_name",
+        f"{SCHEMA}::test_a_violation_by_raw_sql_is_refused_under_the_promises_name",
     ),
     broken(
         35,
@@ -19,11 +19,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/lifecycle/effects.py",
         "metrics.moved(move.frm, move.to, move.reason)",
         'metrics.moved(move.frm, move.to, MoveReason.DISRUPTED if "node" in move.detail else move.reason)',
-        "tests/integration/test_rollouts.py::test_replaced_worker_counts_as_a_rollout_whatever_the_image_is_named",
+        "tests/integration/test_rollouts.py::test_replaced_worker_counts_as_a_rollout_for_any_image_name",
     ),
     broken(
         51,
-        "a worker that was marked to leave went because it was released",
+        "a leaving worker is explained by its release",
         f"{RULES}05_end.sql",
         "    reason := h.leaving_reason;\n",
         "",
@@ -31,23 +31,23 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         35,
-        "a move is not written down",
+        "a move is not journalled",
         SCHEMA_SQL,
         "  IF NEW.state <> OLD.state OR NEW.epoch <> OLD.epoch OR",
         "  IF NEW.epoch <> OLD.epoch OR",
-        f"{SCHEMA}::test_a_move_is_journalled_once_with_who_why_and_epoch",
+        f"{SCHEMA}::test_a_move_is_journalled_once_with_actor_reason_and_epoch",
     ),
     broken(
         35,
-        "a slot is not written down",
+        "a slot is not journalled",
         SCHEMA_SQL,
         "VALUES ((SELECT clock_timestamp() + make_interval(secs => shift_s) FROM clock), NEW.id, NULL, NEW.state, NEW.epoch, NEW.org, NEW.claim_id, NEW.moved_by, NEW.moved_reason, NEW.moved_detail);",
         "SELECT now(), NEW.id, NULL, NEW.state, NEW.epoch, NEW.org, NEW.claim_id, NEW.moved_by, NEW.moved_reason, NEW.moved_detail WHERE false;",
-        f"{SCHEMA}::test_a_slot_is_journalled_when_it_is_made",
+        f"{SCHEMA}::test_a_slot_is_journalled_when_it_is_created",
     ),
     broken(
         36,
-        "a run that failed is a success",
+        "a failed run counts as a success",
         "pool/passes/running.py",
         "                passes.failed(tx, run.name, outcome=outcome, detail=str(exc)[:500])\n",
         "                passes.succeeded(tx, run.name, detail=outcome, actions=0, duration_s=0.0)\n",
@@ -55,7 +55,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         36,
-        "a pass is not called dark before an hour is over",
+        "a pass is dark only after an hour",
         "pool/ops/reporting/status.py",
         "silent_s > 3 * PERIODS_S[name]",
         "silent_s > 3600",
@@ -67,7 +67,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "charts/warmpool/templates/rbac.yaml",
         "  resources: [secrets]\n  verbs: [create, get, list, watch, patch, delete]",
         "  resources: [secrets]\n  verbs: [create, list, watch, patch, delete]",
-        "tests/chart/test_objects.py::test_the_rights_are_exactly_those_beside_the_driver",
+        "tests/chart/test_objects.py::test_the_chart_grants_exactly_the_permissions_of_the_driver",
     ),
     broken(
         37,
@@ -75,7 +75,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "charts/warmpool/templates/rbac.yaml",
         "  resources: [secrets]\n  verbs: [create, get, list, watch, patch, delete]",
         "  resources: [secrets]\n  verbs: [create, get, list, watch, patch, update, delete]",
-        "tests/chart/test_objects.py::test_the_rights_are_exactly_those_beside_the_driver",
+        "tests/chart/test_objects.py::test_the_chart_grants_exactly_the_permissions_of_the_driver",
     ),
     broken(
         37,
@@ -83,7 +83,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "charts/warmpool/templates/rbac.yaml",
         "  resources: [secrets]\n  verbs: [create, get, list, watch, patch, delete]",
         "  resources: [secrets]\n  verbs: [create, get, list, watch, delete]",
-        "tests/kube/test_chart.py::test_the_control_plane_works_under_exactly_the_rights_of_the_chart",
+        "tests/kube/test_chart.py::test_the_control_plane_works_with_exactly_the_permissions_of_the_chart",
     ),
     broken(
         37,
@@ -91,11 +91,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "charts/warmpool/templates/rbac.yaml",
         "  resources: [secrets]\n  verbs: [create, get, list, watch, patch, delete]",
         "  resources: [secrets]\n  verbs: [create, get, list, watch, patch, update, delete]",
-        "tests/kube/test_chart.py::test_the_control_plane_works_under_exactly_the_rights_of_the_chart",
+        "tests/kube/test_chart.py::test_the_control_plane_works_with_exactly_the_permissions_of_the_chart",
     ),
     broken(
         38,
-        "an org may be anything",
+        "any value is accepted as org",
         "pool/core/contract.py",
         "    if not isinstance(value, str) or not ORG_NAME.fullmatch(value):\n",
         "    if value is None:\n",
@@ -103,7 +103,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         38,
-        "any number will do",
+        "any number is accepted",
         "pool/core/contract.py",
         "    if not least <= value <= most:\n",
         "    if value != value:\n",
@@ -111,23 +111,23 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         38,
-        "an argument that nobody knows is passed over",
+        "an unknown argument is ignored",
         "pool/core/contract.py",
         "            raise InvalidInput(str(name)[:80], f\"is not an argument; the arguments are {', '.join(names)}\")\n",
         "            continue\n",
-        "tests/unit/test_contract.py::test_arguments_are_bound_by_name_however_they_were_sent",
+        "tests/unit/test_contract.py::test_positional_and_keyword_arguments_are_bound_by_name",
     ),
     broken(
         38,
-        "one message of a wrong shape ends its consumer",
+        "one malformed message ends its consumer",
         "tasks/worker/consumer.py",
         "            except Exception as exc:  # noqa: BLE001 - one bad message must not stop the consumer",
         "            except ZeroDivisionError as exc:",
-        "tests/integration/test_end_to_end.py::test_messages_that_are_no_task_of_ours_harm_nobody",
+        "tests/integration/test_end_to_end.py::test_unknown_messages_affect_no_other_caller",
     ),
     broken(
         38,
-        "the store takes the URL of any database",
+        "the store accepts the URL of any database",
         "pool/store/engine.py",
         '    if parsed.get_backend_name() not in {"postgresql", "postgres"}:\n',
         "    if not parsed.get_backend_name():\n",
@@ -135,11 +135,11 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         38,
-        "the configuration takes the URL of another database",
+        "the configuration accepts the URL of another database",
         "pool/config/rules.py",
         '_DATABASE_SCHEMES = ("postgresql", ',
         '_DATABASE_SCHEMES = ("sqlite", "postgresql", ',
-        "tests/unit/test_config.py::test_a_wrong_line_gets_a_sentence_that_names_line_setting_value_and_what_it_takes",
+        "tests/unit/test_config.py::test_an_invalid_line_is_reported_with_line_setting_value_and_what_is_allowed",
     ),
     broken(
         38,
@@ -147,7 +147,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/store/errors.py",
         "        if state in _UNKNOWN_NAMES:\n",
         "        if state is exc:\n",
-        "tests/integration/test_doctor.py::test_an_old_schema_is_brought_up_to_date",
+        "tests/integration/test_doctor.py::test_an_old_schema_is_migrated",
     ),
     broken(
         49,
@@ -155,14 +155,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "pool/store/migrations/__init__.py",
         '        tx.execute(text("SELECT pg_advisory_xact_lock(:k)"), {"k": _LOCK})\n',
         "",
-        f"{SCHEMA}::test_replicas_that_start_together_all_find_the_schema",
+        f"{SCHEMA}::test_replicas_that_start_together_all_have_the_schema",
     ),
     broken(
         49,
-        "a version that fails stays half applied",
+        "a failed migration stays half applied",
         "pool/store/migrations/__init__.py",
         "    with translated(), store.engine.begin() as tx:\n",
         '    with translated(), store.engine.execution_options(isolation_level="AUTOCOMMIT").begin() as tx:\n',
-        f"{SCHEMA}::test_a_version_that_fails_midway_leaves_the_version_before",
+        f"{SCHEMA}::test_a_failed_migration_leaves_the_version_before",
     ),
 )

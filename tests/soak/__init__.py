@@ -1,6 +1,8 @@
-"""The soak: a steady load for half an hour, while memory, connections, files and tables must stay flat.
+"""The soak test: a steady load for half an hour, while memory, connections, files and tables must
+stay flat.
 
     python -m tests.soak --minutes 30
 
-`sampling.py` measures, `trend.py` judges (pure). The load is the clients of the chaos run, without faults, and their history is checked too.
+`sampling.py` measures, `trend.py` evaluates (pure). The load is that of the chaos clients, without
+faults, and their history is checked too.
 """

@@ -1,4 +1,6 @@
-"""Run the soak and print the figures; exit code 1 if one of them grows, or a promise was broken."""
+"""Run the soak test and print the figures; exit code 1 if one of them grows, or a promise was
+broken.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from tests.soak.trend import Sample, Trend, trends
 from tests.support.system import EVERYTHING, System
 
 EVERY_S = 10.0
-# The pass that drops what is past its retention comes once an hour; here the hour is a minute, and so is the retention.
+# The pass that deletes rows past their retention runs once an hour; here the hour is a minute, and
+# so is the retention.
 GARBAGE_EVERY_S = 60.0
 KEPT_S = 60
 CLIENTS = 3
@@ -27,7 +30,7 @@ SLACK = {"MiB": 6.0, "threads": 3, "files": 6, "connections": 6, "keys": 20, "ro
 
 
 def soak(minutes: float, folder: Path) -> tuple[list[Sample], list[str]]:
-    """The samples, and what was wrong in the end."""
+    """The samples, and the problems at the end."""
     settings: dict[str, Any] = {
         **SETTINGS,
         "pool": {**SETTINGS["pool"], "terminal_keep_s": KEPT_S, "journal_keep_s": KEPT_S},
@@ -44,7 +47,8 @@ def soak(minutes: float, folder: Path) -> tuple[list[Sample], list[str]]:
         wrong = [f"{name} did not end" for name in clients.end(90)]
         told = history.read(clients.files)
         seen = judged_history(system, told, frozenset())
-        # Claims and grants past their retention are no longer in the table or the journal: only what the clients saw can be judged.
+        # Claims and grants past their retention are no longer in the table or the journal: only the
+        # clients' events can be checked.
         wrong += (
             checker.shared(seen.holds)
             + checker.taken_away(seen.holds, frozenset())

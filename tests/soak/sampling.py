@@ -1,5 +1,6 @@
-"""What a running system uses: memory, threads and open files of each part, connections and memory of the broker, connections and rows of the
-database, pods."""
+"""What a running system uses: memory, threads and open files of each process, connections and
+memory of the broker, connections and rows of the database, pods.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ TABLES = (schema.workers, schema.claims, schema.requests, schema.journal, schema
 
 
 def sample(system: System) -> dict[str, float]:
-    """All figures now. The name says the unit first."""
+    """Return all figures. The name begins with the unit."""
     found: dict[str, float] = {}
     for name, part in system.parts.items():
         process = Path("/proc") / str(part.pid)

@@ -1,25 +1,26 @@
-"""Whether something grows. Pure."""
+"""Detect figures that grow. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-# The first part is warming up: caches fill, pools open connections, the first rows come.
+# The first part is the warm-up: caches fill, pools open connections, the first rows are written.
 WARM_UP = 0.4
-# A trend is believed if it would carry the figure by more than this share of itself, and by more than its slack, over the measured time.
+# A trend counts if it changes the figure by more than this share of itself, and by more than its
+# slack, over the measured time.
 SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trend:
-    """One figure over time, once it is warm."""
+    """One figure over time, after the warm-up."""
 
     name: str
     first: float
     last: float
     mean: float
-    # What a straight line through all samples gains from the first to the last.
+    # How much a straight line through all samples rises from the first to the last.
     growth: float
     allowed: float
 
@@ -32,7 +33,9 @@ Sample = tuple[float, Mapping[str, float]]
 
 
 def trends(samples: Sequence[Sample], slack: Mapping[str, float]) -> list[Trend]:
-    """Each figure's trend. `slack` is what a figure of a kind (the part of its name before the first space) may gain in any case."""
+    """Return each figure's trend. `slack` is the allowed gain of a kind of figure (the part of its
+    name before the first space).
+    """
     warm = samples[int(len(samples) * WARM_UP) :]
     names = sorted({name for _, figures in warm for name in figures})
     return [_trend(name, [(t, f[name]) for t, f in warm if name in f], slack) for name in names]
@@ -46,7 +49,7 @@ def _trend(name: str, points: Sequence[tuple[float, float]], slack: Mapping[str,
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
-    """Of the straight line nearest to the points, by least squares; 0 for less than two."""
+    """Return the slope of the least-squares line; 0 for fewer than two points."""
     n = len(points)
     mean_t, mean_v = sum(t for t, _ in points) / n, sum(v for _, v in points) / n
     spread = sum((t - mean_t) ** 2 for t, _ in points)

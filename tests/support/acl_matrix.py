@@ -1,4 +1,6 @@
-"""Every command of a real server that writes, on a key: built from what the server itself says of its commands, judged by its own ACL."""
+"""Every writing command of a real Redis server, applied to a key. The list is built from the
+server's own command table, and the server's ACL decides.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,10 @@ from dataclasses import dataclass
 
 import redis
 
-# Not shipped: a user that may do everything, and one that may do everything but has no keys.
+# Not shipped: a user with all permissions, and one with all commands and no keys.
 ADMIN_LINES = "user admin on nopass ~* &* +@all\nuser keyless on nopass resetkeys resetchannels +@all\n"
 
-# Commands whose keys cannot be read off a position, or whose words have to make sense.
+# Commands whose keys have no fixed position, or whose arguments must be valid.
 _WORDS = {
     "blmpop": "0 1 {key} LEFT",
     "bzmpop": "0 1 {key} MIN",
@@ -31,7 +33,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """One command or subcommand, and how it is asked on a key."""
+    """One command or subcommand, and its arguments for a key."""
 
     name: str
     words: str
@@ -45,24 +47,26 @@ class Command:
 
 
 def writing_commands(admin: redis.Redis) -> Iterator[Command]:
-    """What `ACL CAT` counts as writing or as scripting."""
+    """Return the commands that `ACL CAT` lists as writing or scripting."""
     for name in sorted(category(admin, "write") | category(admin, "scripting")):
         yield Command(name=name, words=_WORDS.get(name) or _by_position(admin, name))
 
 
 def category(admin: redis.Redis, name: str) -> set[str]:
-    """The commands of one ACL category."""
+    """Return the commands of one ACL category."""
     return {found.decode() for found in admin.execute_command("ACL", "CAT", name)}
 
 
 def may(admin: redis.Redis, user: str, command: Command, key: str) -> bool:
-    """Whether the server would let this user do it. A question that it cannot parse is an error."""
+    """Return whether the server permits the command to this user. A command that it cannot parse is
+    an error.
+    """
     answer = admin.execute_command("ACL", "DRYRUN", user, *command.on(key))
     return bool(answer == b"OK")
 
 
 def _by_position(admin: redis.Redis, name: str) -> str:
-    """As many words as the command takes, with the key wherever it expects one."""
+    """Return the fewest arguments that the command accepts, with the key at each key position."""
     ((_, arity, _, first, last, step, *_),) = admin.execute_command("COMMAND INFO", name)
     words = ["1"] * max(abs(arity) - 1, first)
     if first > 0:

@@ -1,4 +1,4 @@
-"""Rules of the database with a part taken away, for tests that show that the part is missed."""
+"""Alter rules of the database, for tests that prove that a part of a rule is needed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pool.store import Store, rules
 
 @contextmanager
 def altered(store: Store, parts: Mapping[str, str]) -> Iterator[None]:
-    """Each part of the rules' text is another while the block runs, wherever it stands."""
+    """Replace texts of the rules while the block runs, at every occurrence."""
     functions = [f for f in rules.functions() if "CREATE FUNCTION" in f]
     for part in parts:
-        assert any(part in function for function in functions), f"no rule says: {part}"
+        assert any(part in function for function in functions), f"no rule contains: {part}"
     touched = [function for function in functions if any(part in function for part in parts)]
     try:
         _replace(store, [_with(function, parts) for function in touched])

@@ -1,4 +1,4 @@
-"""A browser without eyes, for tests of the board over HTTP."""
+"""A minimal HTTP client, for tests of the board."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Served(Protocol):
 
 @dataclass
 class BoardResponse:
-    """What came back; names of headers in lower case."""
+    """A response; header names are in lower case."""
 
     status: int
     headers: dict[str, str]
@@ -28,7 +28,9 @@ class BoardResponse:
 
 
 class BoardClient:
-    """Keeps its cookie, follows nothing. `address` is where it calls from, any of 127.0.0.0/8."""
+    """Keeps its cookie and follows no redirect. `address` is its source address, any of
+    127.0.0.0/8.
+    """
 
     def __init__(self, board: Served, *, address: str = "127.0.0.1") -> None:
         self._port, self._address, self.cookie = board.port, address, ""

@@ -1,4 +1,4 @@
-"""The board, served in this process on a port of its own, for tests that look at it with a browser or over HTTP."""
+"""Serve the board in this process on its own port, for tests with a browser or over HTTP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PASSWORD = "open sesame"
 
 
 class BoardServer:
-    """with BoardServer(world) as board: …; `feed` counts what was read."""
+    """with BoardServer(world) as board: …; `feed` counts the reads."""
 
     def __init__(self, world: World, *, password: str = PASSWORD, **where: object) -> None:
         self._socket = socket.socket()

@@ -1,4 +1,4 @@
-"""A rule of the database with a part of it taken away, in the test's own database."""
+"""Remove a part of a database rule in the test's own database."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pool.store import Store, rules
 
 @contextmanager
 def broken_rule(store: Store, rule: str, was: str, becomes: str) -> Iterator[None]:
-    """Replace one text of a rule, which stands there once, until the block ends."""
+    """Replace one text of a rule, which must occur exactly once, until the block ends."""
     with store.read() as tx:
         name = rules.qualified(f"warmpool_{rule}")
         sound = str(tx.exec_driver_sql(f"SELECT pg_get_functiondef('{name}'::regproc)").scalar_one())

@@ -1,4 +1,6 @@
-"""A real Chromium for tests of pages. Missing: skipped at home with one line, failed in CI."""
+"""A real Chromium for tests of pages. Without Chromium the tests are skipped locally and fail in
+CI.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ expect.set_options(timeout=SLOW_MS)
 
 
 def executable() -> Path:
-    """Where Chromium is."""
+    """Return the path of Chromium."""
     found = next((path for name in _NAMES if (path := shutil.which(name))), None)
     if found is None:
         said = "no Chromium on PATH (on Debian: chromium)"
@@ -34,7 +36,7 @@ def executable() -> Path:
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """One browser, gone at the end."""
+    """Run one browser, and close it at the end."""
     path = executable()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(path), args=list(_FLAGS), timeout=SLOW_MS)
@@ -46,7 +48,7 @@ def chromium() -> Iterator[Browser]:
 
 @dataclass
 class ConsoleEntry:
-    """What a page complained about."""
+    """Errors of a page."""
 
     errors: list[str] = field(default_factory=list)
 
@@ -62,7 +64,7 @@ class ConsoleEntry:
 def opened(
     browser: Browser, *, scheme: str = "light", width: int = 1400, height: int = 900, **more: object
 ) -> Iterator[tuple[Page, ConsoleEntry]]:
-    """A page of its own, with what it complains about."""
+    """Open a new page and collect its errors."""
     context = browser.new_context(
         color_scheme=scheme,  # type: ignore[arg-type]
         viewport={"width": width, "height": height},

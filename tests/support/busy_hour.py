@@ -1,4 +1,6 @@
-"""A pool with an hour behind it, made as the pool makes it: claims, releases, a loss, a failing profile, a line that waits."""
+"""A pool with an hour of history: claims, releases, a lost worker, a failing profile and waiters,
+all made by the pool's own code.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ PASSES = (
 
 
 def an_hour(world: World, *, minutes: int = 60) -> None:
-    """Demand that swells and ebbs, then now."""
+    """Create demand that rises and falls, up to now."""
     world.profile("default", warm_target=24, cpu_millicores=500, memory_mib=1024)
     world.profile("browser", warm_target=8, cpu_millicores=2000, memory_mib=4096)
     world.profile("gpu", warm_target=2, cpu_millicores=8000, memory_mib=32768)
@@ -56,7 +58,9 @@ def an_hour(world: World, *, minutes: int = 60) -> None:
 
 
 def now_with_trouble(world: World) -> None:
-    """What an operator would want to see at once: a line, a leaving worker, a profile that can not start, a pod that was lost."""
+    """Create what an operator must notice: waiters, a leaving worker, a profile that cannot start
+    and a lost pod.
+    """
     hot = world.workers(State.HOT)
     world.driver.change(hot[0].id, terminating=True)
     world.driver.take_away(hot[1].id)
@@ -87,7 +91,7 @@ def now_with_trouble(world: World) -> None:
 
 
 def passes_are_well(world: World) -> None:
-    """As if beat had just sent every tick."""
+    """Record a tick of every pass, as if beat had just sent them."""
     from pool.store import passes
 
     for name in PASSES:
@@ -104,11 +108,15 @@ def passes_are_well(world: World) -> None:
 
 
 def many(store: Store, count: int, *, first: int = 0) -> None:
-    """So many more live workers, by SQL alone: a third in use, the rest idle. `first` is the number of the first one."""
+    """Add `count` live workers with SQL alone: a third in use, the rest idle. `first` is the number of
+    the first one.
+    """
     shape = Profile()
     row = {
-        "profile": shape.name, "image": shape.image, "revision": "rev", "cpu_millicores": 500, "memory_mib": 512, "grace_s": 1,
-        "state": "spawning", "moved_by": "test", "moved_reason": "demand", "pod_uid": "u", "endpoint": "http://e",
+        "profile": shape.name, "image": shape.image, "revision": "rev", "cpu_millicores": 500,
+        "memory_mib": 512, "grace_s": 1,
+        "state": "spawning", "moved_by": "test", "moved_reason": "demand", "pod_uid": "u",
+        "endpoint": "http://e",
         "created_at": schema_now(), "state_since": schema_now(), "ready_at": schema_now(),
     }  # fmt: skip
     with store.write() as tx:

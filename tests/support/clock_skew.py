@@ -10,6 +10,6 @@ _FOLDER = Path(__file__).parent / "skewed"
 
 
 def skewed(env: Mapping[str, str], seconds: float) -> dict[str, str]:
-    """An environment under which Python reads a time of day that is off by so much."""
+    """Return an environment in which Python's time of day is off by `seconds`."""
     path = os.pathsep.join(filter(None, [str(_FOLDER), env.get("PYTHONPATH", "")]))
     return {**env, "PYTHONPATH": path, "CLOCK_SKEW_S": str(seconds)}

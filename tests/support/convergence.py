@@ -1,5 +1,7 @@
-"""Life after the faults: time passes in bounded rounds of passes, messages and readiness, living holders renew, living callers ask again; and
-what has to be true when all of that has had its time. Shared by the crash points, the model and whoever else breaks things."""
+"""Run the pool after faults until it has converged. Time passes in bounded rounds of passes,
+messages and pod starts; live holders renew and live callers repeat their requests. `unsettled`
+lists what is still wrong afterwards. Used by the crash points, the model and other fault tests.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +24,18 @@ from pool.passes.reconcile_warm import refill_once
 from pool.store import workers
 from tests.support.world import World
 
-# Seconds that pass before each round. Short ones first, so that leases run out while the lane is open, also that of a worker who is given in the place
-# of one whose activation was silent for 15 s; long ones for the cutoffs of slots (90, 120 s) and of orphans (120, 300 s), each followed by a second look.
+# Seconds that pass before each round. Short ones come first, so that leases end while the lane is
+# open, also the lease of a worker that replaces one whose activation was silent for 15 s. Long ones
+# reach the limits of slots (90, 120 s) and of orphans (120, 300 s), each followed by a second
+# observation.
 ROUNDS_S = (4, 7, 7, 7, 7, 7, 95, 35, 130, 35, 310, 35, 35, 310)
-# All but `collect_garbage`, which mends nothing.
+# All passes but `collect_garbage`, which repairs nothing.
 _MENDING = tuple(name for name in PASSES if name != "collect_garbage")
 SETTLED_STATES = CLAIMABLE | {State.HOT}
 
 
 class KeptLocks:
-    """Locks in a dict. What a crashed run held stays until its time is over, which `expire` says."""
+    """Locks in a dict. The lock of a crashed run stays until `expire` is called."""
 
     def __init__(self) -> None:
         self.held: set[str] = set()
@@ -40,7 +44,7 @@ class KeptLocks:
         return _Taking(self, name)
 
     def holder(self, name: str) -> str | None:
-        return "somebody" if name in self.held else None
+        return "holder" if name in self.held else None
 
     def expire(self) -> None:
         self.held.clear()
@@ -69,7 +73,7 @@ class _Taking:
 
 @dataclass
 class WillingWorkers:
-    """Workers that take any configuration, but for as many as are to refuse theirs."""
+    """Workers that accept any configuration, except the given number that refuse theirs."""
 
     refusals: int = 0
     activated: list[str] = field(default_factory=list)
@@ -77,7 +81,7 @@ class WillingWorkers:
     def activate(self, url: str, body: Any, headers: Mapping[str, str], timeout_s: float) -> None:
         if self.refusals:
             self.refusals -= 1
-            raise Refused("no", detail="the worker can not take this configuration")
+            raise Refused("no", detail="the worker cannot take this configuration")
         self.activated.append(url)
 
     def healthy(self, url: str, timeout_s: float) -> bool:
@@ -94,13 +98,15 @@ class WorkerLife:
     released: set[str] = field(default_factory=set)
 
     def hold(self, org: str, **given: Any) -> Granted:
-        """A claim whose holder lives and renews."""
+        """A claim whose holder is alive and renews."""
         granted = self.world.granted(org, **given)
         self.holders[granted.claim_id] = granted
         return granted
 
     def ask(self, org: str, *, task_id: str, lives: bool = True, **given: Any) -> None:
-        """An acquire. A caller that lives asks again until it knows its answer, and holds what it gets."""
+        """An acquire. A live caller repeats it until it has its answer, and holds the worker that
+        it gets.
+        """
         if lives:
             self.callers[task_id] = {"org": org, **given}
         answer = self.world.acquire(org, task_id=task_id, **given)
@@ -108,13 +114,13 @@ class WorkerLife:
             self._hear(task_id, answer)
 
     def release(self, claim_id: str, condition: str = "clean") -> None:
-        """Given back; from here on nobody renews it, whatever the answer."""
+        """Release the claim; it is not renewed from here on, whatever the answer."""
         self.holders.pop(claim_id, None)
         if self.world.release(claim_id, condition) == "released":
             self.released.add(claim_id)
 
     def converge(self) -> tuple[int, int]:
-        """Rounds until nothing is left to be done; how many, and the seconds that passed in them."""
+        """Run rounds until nothing is left to do; return their number and the seconds that passed."""
         self.world.driver.tell_again()
         left: list[str] = []
         for number, seconds in enumerate(ROUNDS_S, 1):
@@ -127,7 +133,9 @@ class WorkerLife:
         raise AssertionError(f"after {len(ROUNDS_S)} rounds and {sum(ROUNDS_S)} s there is left: {left}")
 
     def round(self, seconds: float) -> None:
-        """Time passes, callers and holders speak up, every pass runs once, and what it sent is carried out."""
+        """Let time pass, let callers and holders act, run every pass once and carry out what it
+        sent.
+        """
         world = self.world
         world.pass_time(seconds)
         world.driver.grow_older(seconds)
@@ -142,12 +150,14 @@ class WorkerLife:
         self.settle()
 
     def settle(self) -> None:
-        """Messages, refills and the starting of pods, until nothing moves; then the answers are heard."""
+        """Deliver messages, run refills and start pods until nothing changes; then read the
+        answers.
+        """
         self.settle_quietly()
         self.hear_replies()
 
     def settle_quietly(self) -> None:
-        """The same, and nobody listens."""
+        """Do the same without reading the answers."""
         world = self.world
         for _ in range(12):
             sent, world.broker.sent = world.broker.sent, []
@@ -161,7 +171,9 @@ class WorkerLife:
                 break
 
     def observe(self) -> int:
-        """What the watch tells. A failure starts it anew, as in `observing.follow`. How much it told."""
+        """Deliver the events of the watch and return their number. A failure restarts the watch, as
+        in `observing.follow`.
+        """
         events = self.world.driver.drain_events()
         for seen in events:
             try:
@@ -179,7 +191,7 @@ class WorkerLife:
             driver.become_ready(name)
 
     def hear_replies(self) -> None:
-        """Answers that came by the broker: the first one counts, and later ones must say the same."""
+        """Read answers from the broker: the first one counts, and later ones must be equal."""
         replies, self.world.broker.replies = self.world.broker.replies, []
         for to, answer in replies:
             if to.task_id in self.callers:
@@ -188,7 +200,7 @@ class WorkerLife:
                 del self.callers[to.task_id]
 
     def check_held(self) -> None:
-        """Every holder still holds: renewing says so, and its pod is there."""
+        """Check that every holder still holds its worker: its renewal succeeds, and its pod exists."""
         if not self.holders:
             return
         answer = self.world.renew(*self.holders)
@@ -204,16 +216,17 @@ class WorkerLife:
         self.callers.pop(task_id, None)
 
     def take_over(self, claim_id: str) -> None:
-        """From here on its holder lives and renews, unless it is over already."""
+        """From here on the holder is alive and renews, unless the claim has ended."""
         (row,) = [c for c in self.world.rows("claims") if c.id == claim_id]
         if row.ended_at is None:
             self.holders[claim_id] = Granted(
-                claim_id=row.id, worker_id=row.worker_id, epoch=row.epoch, pod=row.worker_id, endpoint="", token="",
+                claim_id=row.id, worker_id=row.worker_id, epoch=row.epoch, pod=row.worker_id, endpoint="",
+                token="",
                 lease_expires_at=row.lease_expires_at, source=row.source,
             )  # fmt: skip
 
     def unsettled(self) -> list[str]:
-        """What is not yet as it should be in the end, as sentences."""
+        """Return what is not yet in its final state, as sentences."""
         rows = self.world.workers()
         live = [w for w in rows if w.state in LIVE]
         return [
@@ -229,12 +242,13 @@ class WorkerLife:
         pods = self.world.driver.pods
         for w in live:
             pod = pods.get(w.id)
-            # Whose pod is told to go keeps it for as long as he holds it, once his row says so.
+            # A holder keeps its terminating pod until it releases it, once the row is marked as
+            # leaving.
             told = w.state in CLAIMED and w.leaving_since is not None
             if pod is None or pod.uid != w.pod_uid or not (pod.usable or (told and pod.leaving)):
                 found.append(f"{w.id} is {w.state} and its pod is {pod}")
             elif (w.state in BOUND and not pod.says(stamping.wanted(w))) or stamping.is_due(w, pod):
-                found.append(f"the pod of {w.id} does not say what its row says")
+                found.append(f"the pod of {w.id} differs from its row")
         with self.world.store.read() as tx:
             found += [f"{w.id} is parked past its time" for w in workers.parked_past_end(tx, limit=9)]
         for name, profile in self.world.deps.settings.profiles.items():
@@ -268,6 +282,6 @@ class WorkerLife:
 
 
 def _left_to_the_pass(task: Callable[[], object]) -> None:
-    """As Celery takes it: a task that fails is over."""
+    """Run a message as Celery does: a task that fails is not repeated."""
     with contextlib.suppress(Transient, Refused):
         task()

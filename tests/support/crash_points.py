@@ -1,5 +1,6 @@
-"""Every crash point of a script: run it once to count its calls, then once per call and fault, and each time life goes on without faults until
-nothing is left to be done."""
+"""Every crash point of a script. Run it once to count its calls, then once per call and fault;
+after each run the pool works without faults until it has converged.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from tests.support.world import World
 
 @dataclass
 class Tried:
-    """What became of one script."""
+    """The result of one script."""
 
     script: str
     calls: list[str]
@@ -37,15 +38,15 @@ Begin = Callable[[], WorkerLife]
 
 
 def a_life(store: Store) -> WorkerLife:
-    """A world of its own for one script."""
+    """Create a world for one script."""
     world = World(store)
     world.deps = replace(world.deps, locks=KeptLocks(), worker_api=WillingWorkers())
-    world.configure(surplus_ttl_s=15)  # a burst shrinks back within a few rounds
+    world.configure(surplus_ttl_s=15)  # a burst shrinks within a few rounds
     return WorkerLife(world)
 
 
 def beginning(script: Script, store: Store) -> Begin:
-    """The script's moment, come back to each time."""
+    """The script's start, restored before each run."""
     life = a_life(store)
     script.prepare(life)
     kept, deps, refusals = keep(life.world), life.world.deps, life.world.deps.worker_api.refusals  # type: ignore[attr-defined]
@@ -60,7 +61,7 @@ def beginning(script: Script, store: Store) -> Begin:
 
 
 def crash_points(script: Script, begin: Begin, *, every: int = 1) -> Tried:
-    """All of them, or every n-th: then from a different one on for each script."""
+    """Return all crash points, or every n-th, with a different offset for each script."""
     tried = Tried(script=script.name, calls=_run(script, begin(), Plan()))
     for number, fault in list(cases(tried.calls))[len(script.name) % every :: every]:
         life, plan = begin(), Plan(faults={number: fault})
@@ -78,17 +79,19 @@ def crash_points(script: Script, begin: Begin, *, every: int = 1) -> Tried:
 
 
 def cases(calls: list[str]) -> Iterator[tuple[int, Fault]]:
-    """Every call with every way in which it can fail."""
+    """Return every call with every way in which it can fail."""
     for number, name in enumerate(calls):
         for fault in CASES[name]:
             yield number, fault
 
 
 def _run(script: Script, life: WorkerLife, plan: Plan) -> list[str]:
-    """The script under this plan; then the faults are off, and the locks of the dead have expired."""
+    """Run the script with this plan; then faults are off and the locks of crashed runs have
+    expired.
+    """
     sound = life.world.deps
     life.world.deps = failing(sound, plan)
-    # What the caller or Celery sees of a failure: the verb is over.
+    # The caller or Celery sees the failure; the verb is over.
     with contextlib.suppress(Crash, Transient, Refused, Interrupted):
         script.act(life)
     # The script may have changed the settings, never the ports.
@@ -99,7 +102,7 @@ def _run(script: Script, life: WorkerLife, plan: Plan) -> list[str]:
 
 
 def _acknowledged(life: WorkerLife) -> None:
-    """Who was told that his release is done need not wait for a lease."""
+    """A released claim, once acknowledged, must not wait for a lease."""
     ended = {c.id: c.ended_why for c in life.world.rows("claims")}
     for claim in life.released:
         assert ended.get(claim, "released") not in {"expired", None}, f"the release of {claim} was forgotten"

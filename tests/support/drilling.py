@@ -1,4 +1,6 @@
-"""A pool that is broken on purpose, and the three places where an operator would see it: the board, `warmpool status`, Prometheus."""
+"""A pool that is broken on purpose, and the three places where an operator sees it: the board,
+`warmpool status` and Prometheus.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,13 @@ from tests.support.waiting import eventually
 
 PATIENCE_S = 120.0
 PERIODS = 3
-# A scrape, an evaluation, the shortened `for`, an update of the page, on a machine that does other things.
+# A scrape, an evaluation, the shortened `for` and an update of the page, on a busy machine.
 OBSERVING_S = 6.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One drill: what was done and after how many seconds it was seen where."""
+    """One drill: what was done, and after how many seconds each place showed it."""
 
     drill: str
     done: str
@@ -47,7 +49,7 @@ class Row:
 
 
 class Drill:
-    """A pool with a board that somebody looks at and a Prometheus that watches it."""
+    """A pool with an open board and a Prometheus that scrapes it."""
 
     def __init__(self, system: System, browser: Browser, folder: Path, rows: list[Row]) -> None:
         self.system = system
@@ -81,7 +83,9 @@ class Drill:
         self._board.wait(timeout=30)
 
     def quiet(self) -> None:
-        """Until Prometheus has seen every component at rest, nothing fires and the board has nothing to say: what is seen later is the drill's."""
+        """Wait until Prometheus has scraped every component, no alert fires and the board shows no
+        finding, so that later findings come from the drill.
+        """
         eventually(
             lambda: set(self.prometheus.scraped().values()) == {"up"}, within_s=PATIENCE_S, every_s=0.5
         )
@@ -90,7 +94,7 @@ class Drill:
         )
 
     def worries(self) -> set[str]:
-        """The ids of what `warmpool status` worries about."""
+        """Return the ids of the findings of `warmpool status`."""
         return {w["id"] for w in self._status()["worries"]}
 
     def labels(self, alert: str, label: str) -> set[str]:
@@ -98,7 +102,7 @@ class Drill:
         return {r["metric"][label] for r in found}
 
     def seen(self, drill: str, done: str, *, worry: str, text: str, alert: str, period_s: float) -> Row:
-        """It has just happened: wait until all three places show it, each within its time."""
+        """Wait until all three places show the fault, each within its time."""
         began = time.monotonic()
         in_status = _Asking(self._status, worry, self.system.store.now())
         places: dict[str, Callable[[], bool]] = {
@@ -119,13 +123,14 @@ class Drill:
         except AssertionError:
             missing = [place for place, s in after.items() if s == PATIENCE_S]
             raise AssertionError(
-                f"{drill}: not seen in {missing} after {PATIENCE_S:.0f} s; the board says {self._told()!r}, "
+                f"{drill}: not seen in {missing} after {PATIENCE_S:.0f} s; the board shows {self._told()!r}, "
                 f"status {self.worries()}, firing {self.prometheus.firing()}"
             ) from None
         finally:
             in_status.stop()
         row = Row(
-            drill=drill, done=done, period_s=period_s, board_s=after["board"], status_s=in_status.after_s or PATIENCE_S,
+            drill=drill, done=done, period_s=period_s, board_s=after["board"],
+            status_s=in_status.after_s or PATIENCE_S,
             alert_s=after["alert"],
         )  # fmt: skip
         self._rows.append(row)
@@ -151,8 +156,10 @@ class Drill:
 
 
 class _Asking:
-    """Runs `status` again and again in a thread of its own: it takes longer than the other two take to look. What counts is the moment that it tells of,
-    by the database's clock, not how long a busy machine takes to start a command."""
+    """Runs `status` repeatedly in its own thread, because it takes longer than the other two
+    places. The moment that counts is the database time in its output, not the time that a busy
+    machine takes to start a command.
+    """
 
     def __init__(self, status: Callable[[], dict[str, Any]], worry: str, began: datetime) -> None:
         self.after_s: float | None = None
@@ -174,7 +181,7 @@ class _Asking:
 
 
 def hurried(file: Path) -> Path:
-    """The shipped rules, with `for` cut to a second."""
+    """Return the shipped rules, with `for` reduced to one second."""
     rules = yaml.safe_load((ROOT / "charts" / "warmpool" / "files" / "alerts.yaml").read_text())
     for group in rules["groups"]:
         for rule in group["rules"]:
@@ -184,7 +191,7 @@ def hurried(file: Path) -> Path:
 
 
 def printed(rows: Sequence[Row]) -> str:
-    """What a drill has to say."""
+    """Print the result of a drill."""
     head = ["drill", "what was done", "3 periods", "board", "status", "alert"]
     lines = [
         [r.drill, r.done, f"{PERIODS * r.period_s:.0f} s", *(f"{s:.1f} s" for s in (r.board_s, r.status_s, r.alert_s))]

@@ -1,5 +1,7 @@
-"""Ports that fail on order: every external call of the pool is numbered, and a plan says which of them fail and how. A call of a kind that
-`CASES` does not list is an error: nobody adds one without saying how it can fail."""
+"""Ports that fail on demand. Every external call of the pool is numbered, and a plan selects which
+calls fail and how. A call of a kind that `CASES` does not list is an error, so that every new call
+declares how it can fail.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +33,17 @@ class Fault(StrEnum):
 
 
 class Crash(BaseException):
-    """The process is gone. No `except Exception` of the pool may catch it, as none catches a SIGKILL."""
+    """The process has ended. No `except Exception` of the pool may catch it, as none catches a
+    SIGKILL.
+    """
 
 
 FOUR = (Fault.REFUSED, Fault.LOST_REPLY, Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
-# The cluster may also say no, for good: another kind of error.
+# The cluster may also refuse a call for good, which is another kind of error.
 FIVE = (*FOUR, Fault.DENIED)
 
-# What only looks leaves nothing behind: an answer that is lost is a refusal, and to die after it is to die before the next call.
+# A call that only reads has no effect: a lost answer is like a refusal, and a crash after it is
+# like a crash before the next call.
 TWO = (Fault.REFUSED, Fault.CRASH_BEFORE)
 LOOKS = (*TWO, Fault.DENIED)
 
@@ -62,7 +67,7 @@ CASES: Mapping[str, tuple[Fault, ...]] = {
     "worker.activate": FIVE,
     "worker.healthy": TWO,
 }
-# What looks like a call and is none: it answers from memory, or is not part of any verb.
+# Not external calls: they answer from memory, or are not part of any verb.
 NO_CALLS = frozenset(
     {"driver.cached", "driver.watch", "driver.close", "locks.holder", "store.now", "store.close"}
 )
@@ -70,18 +75,20 @@ NO_CALLS = frozenset(
 
 @dataclass
 class Plan:
-    """Which calls fail, by number, and what was called."""
+    """Which calls fail, by number, and the calls that were made."""
 
     faults: Mapping[int, Fault] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
     dead: bool = False
 
     def arrive(self, name: str) -> Fault | None:
-        """A call is about to be made; how it is to fail. A process that has crashed makes no further call."""
+        """Record the next call and return how it is to fail. A crashed process makes no further
+        call.
+        """
         if self.dead:
             raise Crash
         if name not in CASES:
-            raise AssertionError(f"nobody has said how {name} can fail: add it to CASES")
+            raise AssertionError(f"CASES does not say how {name} can fail")
         self.calls.append(name)
         fault = self.faults.get(len(self.calls) - 1)
         if fault is Fault.CRASH_BEFORE:
@@ -89,7 +96,7 @@ class Plan:
         return fault
 
     def call(self, name: str, effect: Callable[[], T]) -> T:
-        """Make the call, and let it fail if its turn has come."""
+        """Make the call, and let it fail if the plan selects it."""
         fault = self.arrive(name)
         if fault is Fault.REFUSED:
             raise Transient(f"{name} was refused")
@@ -100,7 +107,7 @@ class Plan:
         return result
 
     def leave(self, name: str, fault: Fault | None) -> None:
-        """The call has had its effect."""
+        """Fail after the call has had its effect."""
         if fault is Fault.LOST_REPLY:
             raise Transient(f"the answer to {name} was lost")
         if fault is Fault.CRASH_AFTER:
@@ -150,7 +157,7 @@ class FailingStore:
 
 
 class FailingDriver:
-    """Every call of the port by its name."""
+    """Count every call of the port under its name."""
 
     def __init__(self, driver: Driver, plan: Plan) -> None:
         self._driver = driver
@@ -164,7 +171,9 @@ class FailingDriver:
 
 
 class FailingLocks:
-    """Taking and giving back are calls; what a dead run held stays held until its time is over."""
+    """Acquiring and releasing a lock are calls; the lock of a crashed run stays held until its TTL
+    is over.
+    """
 
     def __init__(self, locks: Locks, plan: Plan) -> None:
         self._locks = locks
@@ -184,7 +193,7 @@ class FailingLocks:
         try:
             self._plan.call("locks.release", lambda: taken.__exit__(None, None, None))
         except Transient:
-            """As in `pool.broker.locks`: it expires by itself."""
+            """As in `pool.broker.locks`: the lock expires by itself."""
 
     def holder(self, name: str) -> str | None:
         return self._locks.holder(name)
@@ -218,7 +227,7 @@ class FailingBroker:
 
 
 class FailingWorkers:
-    """What workers answer, or do not."""
+    """The answers of workers, which can fail."""
 
     def __init__(self, worker_api: WorkerApi, plan: Plan) -> None:
         self._worker_api = worker_api
@@ -235,7 +244,7 @@ class FailingWorkers:
 
 
 def failing(deps: Deps, plan: Plan) -> Deps:
-    """The same pool in a process whose calls fail by this plan."""
+    """Return the same pool in a process whose calls fail by this plan."""
     driver: Any = FailingDriver(deps.driver, plan)
     store: Any = FailingStore(deps.store, plan)
     return replace(

@@ -1,7 +1,8 @@
-"""A proxy before an API server that can be told to fail: to answer 429 or 500, to lose a reply, to be away, to hang.
+"""A proxy in front of an API server that fails on demand: it answers 429 or 500, loses a reply, is
+unreachable, or hangs.
 
 with FaultProxy(cluster.access) as proxy:
-    proxy.fault = lambda method, path: ProxyFault(status=429, retry_after="1") if method == "POST" else None
+    proxy.fault = lambda method, path: ProxyFault(status=429) if method == "POST" else None
     with proxy.away(): ...
 """
 
@@ -25,7 +26,9 @@ _PASSED_ON = ("Accept", "Authorization", "Content-Type")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyFault:
-    """What happens to a call instead of its answer. Status 0: it is carried out and its reply is lost."""
+    """What happens to a call instead of its answer. Status 0: it is carried out and its reply is
+    lost.
+    """
 
     status: int
     retry_after: str = ""
@@ -36,7 +39,9 @@ Rule = Callable[[str, str], ProxyFault | None]
 
 
 class FaultProxy:
-    """On a free port of the loopback, without TLS; who calls is known by the token that they send."""
+    """Listens on a free port of the loopback, without TLS; callers are identified by their bearer
+    tokens.
+    """
 
     def __init__(self, access: ApiAccess) -> None:
         self._upstream = urlsplit(access.server)
@@ -56,7 +61,7 @@ class FaultProxy:
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """While inside, every connection is cut, old and new."""
+        """Cut every connection, old and new, while the block runs."""
         self.is_away = True
         self.cut()
         try:
@@ -66,7 +71,9 @@ class FaultProxy:
 
     @contextmanager
     def hanging(self) -> Iterator[None]:
-        """While inside, connections are taken and kept, and nothing comes through: neither answers nor what a watch tells."""
+        """Accept connections and pass nothing on, neither responses nor watch events, while the
+        block runs.
+        """
         self.flowing.clear()
         try:
             yield
@@ -74,7 +81,7 @@ class FaultProxy:
             self.flowing.set()
 
     def cut(self) -> None:
-        """End all connections that are open now."""
+        """End all open connections."""
         for connection in tuple(self._server.connections):
             try:
                 connection.shutdown(socket.SHUT_RDWR)
@@ -111,7 +118,7 @@ class ProxyServer(ThreadingHTTPServer):
         super().__init__(*arguments)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that broke is what this is for."""
+        """Ignore broken connections: tests break them on purpose."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -131,7 +138,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().finish()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is the base class's
-        """Nothing."""
+        """Log nothing."""
 
     def _serve(self) -> None:
         proxy = self.server.proxy
@@ -170,7 +177,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _pass_on(self, response: http.client.HTTPResponse) -> None:
-        """A watch, piece by piece."""
+        """Pass a watch on, chunk by chunk."""
         self.send_response_only(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()

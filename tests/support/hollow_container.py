@@ -1,4 +1,6 @@
-"""A container as a plain process: what a pod's manifest asks for, done on this machine without any isolation."""
+"""Run a container as a plain process: what a pod's manifest asks for, on this machine and without
+isolation.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ FindSecret = Callable[[str], Mapping[str, str] | None]
 
 
 class NotYet(Exception):
-    """Something that the manifest refers to does not exist; the reason is the kubelet's word for it."""
+    """An object that the manifest refers to does not exist; the reason is the one that a kubelet
+    reports.
+    """
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -34,14 +38,16 @@ class NotYet(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A process to be started."""
+    """A process to start."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
 
 
 def prepare(pod: Object, address: str, place: Path, find_secret: FindSecret) -> Launch:
-    """Volumes as directories below `place`, environment, command. Raises NotYet while a Secret is missing."""
+    """Volumes as directories below `place`, environment and command. Raises NotYet while a Secret
+    is missing.
+    """
     container = pod["spec"]["containers"][0]
     paths = _mount(pod, container, place, find_secret)
     env = {name: os.environ[name] for name in contract.INHERITED if name in os.environ}
@@ -54,19 +60,19 @@ def prepare(pod: Object, address: str, place: Path, find_secret: FindSecret) -> 
     }
     for each in container.get("env", []):
         env[each["name"]] = _translated(_value(each, pod, address, find_secret), paths)
-    # A container has an address to itself; here each has its own of the loopback's.
+    # A container has its own address; here each has its own loopback address.
     env[names.ENV_HOST] = address
     return Launch(argv=_argv(pod, container), env=env)
 
 
 def port(pod: Object) -> int:
-    """The first port that the pod's container names."""
+    """Return the first port that the pod's container names."""
     ports = pod["spec"]["containers"][0].get("ports") or [{"containerPort": 8080}]
     return int(ports[0]["containerPort"])
 
 
 def passes_probe(pod: Object, address: str) -> bool:
-    """Whether the container would be ready now. Without a probe it is as soon as it runs."""
+    """Return whether the container is ready now. Without a probe it is ready as soon as it runs."""
     probe = pod["spec"]["containers"][0].get("readinessProbe", {})
     asked = probe.get("httpGet")
     if asked is None:
@@ -83,7 +89,7 @@ def passes_probe(pod: Object, address: str) -> bool:
 
 
 def exit_code(process: subprocess.Popen[bytes]) -> int:
-    """As a container runtime tells it: 128 and the signal."""
+    """Return the exit code as container runtimes report it: 128 plus the signal."""
     code = process.returncode
     return code if code >= 0 else 128 - code
 
@@ -103,7 +109,7 @@ def _argv(pod: Object, container: Object) -> tuple[str, ...]:
 
 
 def _mount(pod: Object, container: Object, place: Path, find_secret: FindSecret) -> dict[str, Path]:
-    """Each mount's path in the container, and where it is here."""
+    """Map each mount's path in the container to its path on this machine."""
     volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes", [])}
     paths: dict[str, Path] = {}
     for mount in container.get("volumeMounts", []):

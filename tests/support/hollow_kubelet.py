@@ -1,12 +1,14 @@
-"""A kubelet without containers: each pod that is bound to its node runs as a real process on this machine.
+"""A kubelet without containers: each pod that is bound to its node runs as a real process on this
+machine.
 
     with HollowKubelet(cluster) as kubelet:
-        ...                                   pods become ready, answer at podIP:containerPort, and end when told to
+        ...   # pods become ready, answer at podIP:containerPort, and end on deletion
         kubelet.signal(namespace, "w-one", signal.SIGKILL)
 
-Each pod has an address of its own in 127.0.0.0/8, so many listen on one port (Linux only). A pod without a command runs the
-reference worker. It keeps what a kubelet keeps: status by the probe, a missing Secret holds a start, SIGTERM and the grace, the exit
-code, a container that outlives the API server. Without a scheduler it also binds pods, unless its node is cordoned.
+Each pod has its own address in 127.0.0.0/8, so that all can use one port (Linux only). A pod
+without a command runs the reference worker. It behaves like a kubelet: status by the probe, a
+missing Secret delays the start, SIGTERM and the grace period, the exit code, containers that
+outlive the API server. Without a scheduler it also binds pods, unless its node is cordoned.
 """
 
 from __future__ import annotations
@@ -33,15 +35,16 @@ LEASE_S = 40
 
 
 class Binding(Enum):
-    """Who decides about a pod's node."""
+    """What assigns pods to nodes."""
 
-    OURS = "the kubelet binds what nobody has bound"
+    OURS = "the kubelet binds unbound pods"
     SCHEDULER = "a scheduler does"
 
 
 class HollowKubelet:
-    """One node and its pods, in all namespaces that were made by tests: in a borrowed cluster daemons come to every node, and
-    are not for this machine to run."""
+    """One node and its pods, in namespaces created by tests only: in a borrowed cluster, daemons
+    are bound to every node, and this machine must not run them.
+    """
 
     def __init__(
         self, cluster: Cluster, *, node: str = "hollow", labels: Mapping[str, str] | None = None,
@@ -62,7 +65,7 @@ class HollowKubelet:
 
     @property
     def placement(self) -> Object:
-        """What a pod's spec needs to be bound to this node and to no other, in any cluster."""
+        """Return what a pod's spec needs to be bound to this node and to no other, in any cluster."""
         return {
             "nodeSelector": {HOLLOW: self.node},
             "tolerations": [{"key": HOLLOW, "operator": "Exists", "effect": "NoSchedule"}],
@@ -77,7 +80,7 @@ class HollowKubelet:
         return self
 
     def stop(self) -> None:
-        """End all containers at once, and take the node away; what the API server says of its pods stays."""
+        """End all containers at once and remove the node; the status of its pods stays as it is."""
         self._stopping.set()
         if self._watch is not None:
             self._watch.stop()
@@ -101,18 +104,18 @@ class HollowKubelet:
         self._of(namespace, name).kill_for_memory()
 
     def pid(self, namespace: str, name: str) -> int:
-        """A pod's process."""
+        """Return a pod's process."""
         process = self._of(namespace, name).process
         assert process is not None
         return process.pid
 
     @property
     def missing_images(self) -> set[str]:
-        """Images that can not be pulled; to be changed by tests."""
+        """Images that cannot be pulled; tests may change it."""
         return self._host.missing_images
 
     def running(self, namespace: str) -> list[str]:
-        """The names of pods that have a process now."""
+        """Return the names of pods that have a process now."""
         pods = tuple(self._pods.values())
         return sorted(pod.name for pod in pods if pod.namespace == namespace and pod.is_running)
 
@@ -127,7 +130,7 @@ class HollowKubelet:
         return next(p for p in pods if (p.namespace, p.name) == (namespace, name) and p.is_running)
 
     def _follow(self) -> None:
-        """List, then watch from there; whatever goes wrong, again from the list."""
+        """List, then watch from there; after any error, list again."""
         while not self._stopping.is_set():
             try:
                 self._follow_once()
@@ -184,12 +187,12 @@ class HollowKubelet:
                 path, {"metadata": {"name": meta["name"]}, "target": {"kind": "Node", "name": self.node}}
             )
         except ApiError as exc:
-            # Gone, or bound by another.
+            # Deleted, or bound by another scheduler.
             if exc.code not in (404, 409):
                 raise
 
     def _renew_lease(self) -> None:
-        """Say that the node lives and is ready, as the controllers expect."""
+        """Report that the node is alive and ready, as the controllers expect."""
         path = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
         spec = {"holderIdentity": self.node, "leaseDurationSeconds": LEASE_S}
         while True:
@@ -199,7 +202,7 @@ class HollowKubelet:
                     self._api.create(path, lease)
                 else:
                     self._api.patch(f"{path}/{self.node}", lease)
-                # Whoever took it for lost meanwhile learns better.
+                # Correct the status if a controller took the node for lost.
                 self._api.patch(f"/api/v1/nodes/{self.node}/status", {"status": {"conditions": [READY]}})
             except NotAnswered:
                 if self._stopping.wait(RETRY_S):

@@ -1,4 +1,4 @@
-"""One pod's life on a hollow node, in a thread of its own."""
+"""The lifecycle of one pod on a hollow node, in its own thread."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FOR_EVER_S = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HollowHost:
-    """What a node has for its pods."""
+    """Resources of a node for its pods."""
 
     api: ApiClient
     children: ServerProcesses
@@ -38,7 +38,7 @@ class HollowHost:
 
 
 class HollowPod:
-    """Starts with the pod as it was first seen; `tell` brings each newer state."""
+    """Starts with the pod as first seen; `tell` passes each newer state."""
 
     def __init__(self, host: HollowHost, pod: Object) -> None:
         meta = pod["metadata"]
@@ -62,12 +62,12 @@ class HollowPod:
         self._thread.start()
 
     def tell(self, pod: Object) -> None:
-        """The newest state of the pod."""
+        """Set the newest state of the pod."""
         self._pod = pod
         self._told.set()
 
     def abandon(self) -> None:
-        """The pod is no more, or the kubelet leaves: its process is killed."""
+        """The pod was deleted, or the kubelet stops: kill its process."""
         self._abandoned.set()
         self._told.set()
 
@@ -102,7 +102,9 @@ class HollowPod:
             shutil.rmtree(self._place, ignore_errors=True)
 
     def _prepare(self) -> container.Launch | None:
-        """What to start, as soon as everything for it is there; None if the pod is told to end before."""
+        """Wait for everything that the pod needs, then return what to start; None if the pod is
+        deleted before.
+        """
         while not self._is_told_to_end():
             image = self._pod["spec"]["containers"][0]["image"]
             try:
@@ -118,7 +120,7 @@ class HollowPod:
         return None
 
     def _run(self, launch: container.Launch) -> None:
-        """From the start of its process to its end."""
+        """Run its process from start to end."""
         self._began, self._killed_for_memory = _now(), False
         log = self._place / "log"
         process = self.process = self._host.children.start(launch.argv, log=log, env=launch.env)
@@ -145,7 +147,9 @@ class HollowPod:
             self._report_ended(process)
 
     def _end_if_told(self, process: subprocess.Popen[bytes], now_s: float) -> None:
-        """SIGTERM when told to end, SIGKILL when the grace is over. A later delete may only shorten the grace."""
+        """Send SIGTERM on deletion and SIGKILL at the end of the grace period. A later delete may
+        only shorten it.
+        """
         grace_s = self._pod["metadata"].get("deletionGracePeriodSeconds")
         if grace_s is None:
             return
@@ -170,7 +174,7 @@ class HollowPod:
         return True
 
     def _leave(self) -> None:
-        """Take the pod away, now that nothing of it runs."""
+        """Remove the pod, now that nothing of it runs."""
         while not self._abandoned.is_set():
             try:
                 self._host.api.delete(self._path, grace_s=0, uid=self._uid)
@@ -224,7 +228,7 @@ class HollowPod:
         self._report("Succeeded" if code == 0 else "Failed", {"terminated": ended}, ready=False)
 
     def _report(self, phase: str, state: Object, *, ready: bool) -> None:
-        """Say it to the API server until it is heard; nothing if it was said before."""
+        """Report a status to the API server until it is accepted; skip an unchanged one."""
         saying = {"phase": phase, "state": state, "ready": ready, "restarts": self._restarts}
         if saying == self._reported:
             return
@@ -234,7 +238,7 @@ class HollowPod:
                 content = {"metadata": {"uid": self._uid}, "status": status}
                 self._host.api.patch(f"{self._path}/status", content, kind=STRATEGIC)
             except ApiError as exc:
-                # Gone, or another pod of that name.
+                # Deleted, or another pod of that name.
                 if exc.code in (404, 409):
                     return
                 self._abandoned.wait(RETRY_S)
@@ -269,7 +273,7 @@ def _now() -> str:
 
 
 def _free_address(port: int) -> str:
-    """An address of the loopback where nobody listens on that port."""
+    """Return a loopback address on which that port is free."""
     for _ in range(1000):
         address = ".".join(["127", *(str(random.randint(1, 254)) for _ in range(3))])
         with socket.socket() as probe:
@@ -278,6 +282,4 @@ def _free_address(port: int) -> str:
             except OSError:
                 continue
             return address
-    raise RuntimeError(
-        f"no address of the loopback has port {port} free: does somebody listen on all of them?"
-    )
+    raise RuntimeError(f"no address of the loopback has port {port} free: are all of them in use?")

@@ -1,4 +1,6 @@
-"""Honest callers of one org while others attack: how long each of their calls took, and every one that went wrong."""
+"""Honest callers of one org during an attack. Records how long each call took and every call that
+failed.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,15 @@ from tests.support.waiting import eventually
 T = TypeVar("T")
 
 PATIENCE_S = 60.0
-# An answer that takes longer than this is lost.
+# An answer that takes longer than this counts as lost.
 ANSWERED_WITHIN_S = 15.0
 ACQUIRE_WAIT_S = 20
 
 
 class Honest:
-    """Threads that acquire, renew and release through one client, and one that does so with a Celery app of its own."""
+    """Threads that acquire, renew and release through one client, and one that does so with its own
+    Celery app.
+    """
 
     def __init__(
         self,
@@ -68,7 +72,7 @@ class Honest:
         self._plain.close()
 
     def goes_on(self, count: int = 200) -> list[tuple[str, float]]:
-        """Wait for so many more calls, each loop's among them; what they were and how long they took."""
+        """Wait for `count` more calls or a failure; return them with their durations."""
         first = len(self._took)
         eventually(lambda: len(self._took) - first >= count or self._troubles, within_s=PATIENCE_S)
         return self.since(first)
@@ -80,7 +84,7 @@ class Honest:
         return self._took[mark:]
 
     def complaints(self) -> list[str]:
-        """Calls that were refused, failed or never answered; threads that ended."""
+        """Calls that were refused, failed or never answered, and threads that ended."""
         ended = [thread.name for thread in self._threads if not thread.is_alive() and not self._stop.is_set()]
         return self._troubles + [f"{name} has ended" for name in ended]
 
@@ -127,7 +131,7 @@ class Honest:
 
 
 class Plain:
-    """A service with a Celery app of its own; with a key it signs as the documentation shows."""
+    """A service with its own Celery app; with a key it signs as the documentation shows."""
 
     def __init__(self, url: str, org: str, key: OrgKey | None) -> None:
         self.app = Celery(f"{org}-service", broker=url, backend=url, set_as_current=False)
@@ -144,7 +148,8 @@ class Plain:
         try:
             return dict(sent.get(timeout=ANSWERED_WITHIN_S))
         finally:
-            # Or it would talk to the broker when it is collected, long after the broker is gone.
+            # Otherwise it connects to the broker when it is garbage-collected, long after the
+            # broker has ended.
             sent.backend.remove_pending_result(sent)
             sent.backend = None
 

@@ -1,7 +1,8 @@
-"""A seeded attacker: raw messages of every kind that a producer can push to Redis, half-right ones above all.
+"""A seeded attacker: raw messages of every kind that a producer can push to Redis, most of them almost
+valid.
 
-On a pool with signed requests the attacker is a tenant with a key of its own. Each message says which request it may write, if any: whatever
-else of the attacker's is found in the table later was let in by mistake.
+On a pool with signed requests the attacker is a tenant with its own key. Each message names the
+request that it may write, if any: any other row of the attacker was accepted by mistake.
 """
 
 from __future__ import annotations
@@ -21,29 +22,36 @@ from tests.support.hostile_draft import FOLLOWERS, Draft, Splice, deep, digits
 
 CALLER_TASKS = ("pool.acquire", "pool.renew", "pool.release", "pool.cancel")
 PASSES = (
-    "reconcile_warm", "reap", "guard_disruption", "sweep_stuck", "sweep_orphans", "reconcile_headroom", "collect_garbage",
+    "reconcile_warm", "reap", "guard_disruption", "sweep_stuck", "sweep_orphans", "reconcile_headroom",
+    "collect_garbage",
 )  # fmt: skip
 INTERNAL_TASKS = (
-    "pool.spawn", "pool.retire", "pool.activate", "pool.stamp", "pool.refill", "pool.canary", *(f"pool.{name}" for name in PASSES),
+    "pool.spawn", "pool.retire", "pool.activate", "pool.stamp", "pool.refill", "pool.canary",
+    *(f"pool.{name}" for name in PASSES),
 )  # fmt: skip
 QUEUES = ("acquire", "acquire.general", "fleet", "bind", "passes")
 HEADERS = (
-    "lang", "task", "id", "root_id", "parent_id", "shadow", "eta", "expires", "group", "group_index", "retries", "timelimit", "argsrepr",
-    "kwargsrepr", "origin", "ignore_result", "replaced_task_nesting", "stamped_headers", "stamps", signing.HEADER, "warmpool_sent_s",
+    "lang", "task", "id", "root_id", "parent_id", "shadow", "eta", "expires", "group", "group_index",
+    "retries", "timelimit", "argsrepr",
+    "kwargsrepr", "origin", "ignore_result", "replaced_task_nesting", "stamped_headers", "stamps",
+    signing.HEADER, "warmpool_sent_s",
 )  # fmt: skip
 PROPERTIES = (
-    "correlation_id", "reply_to", "delivery_mode", "priority", "delivery_info", "delivery_tag", "body_encoding",
+    "correlation_id", "reply_to", "delivery_mode", "priority", "delivery_info", "delivery_tag",
+    "body_encoding",
 )  # fmt: skip
 ENVELOPE = ("body", "content-encoding", "content-type", "headers", "properties")
-# No argument of any task but an id takes one of these.
+# No task accepts one of these as an argument, except as an id.
 NEVER_RIGHT: tuple[Any, ...] = (
     -1, 0.5, 1e308, 2**70, True, [], {}, [[[]]], {"a": {"b": None}}, "", "x" * 5000, "\x00", "\ud800",
 )  # fmt: skip
 STRANGE: tuple[Any, ...] = (
-    None, 0, 1, 5, "5", " ", "a b", "\u202e", "\r\nSET x 1\r\n", "'; DROP TABLE workers", "ü", "{0}", "%s", "a" * 257, *NEVER_RIGHT,
+    None, 0, 1, 5, "5", " ", "a b", "\u202e", "\r\nSET x 1\r\n", "'; DROP TABLE workers", "ü", "{0}", "%s",
+    "a" * 257, *NEVER_RIGHT,
 )  # fmt: skip
 NO_IDS: tuple[Any, ...] = (
-    "", 0, 5, 1.5, None, True, [], {}, ["a"], "\x00", "a\x00b", "\ud800", "a\nb", "ü", "a" * 257, "a" * 100_000,
+    "", 0, 5, 1.5, None, True, [], {}, ["a"], "\x00", "a\x00b", "\ud800", "a\nb", "ü", "a" * 257,
+    "a" * 100_000,
 )  # fmt: skip
 NO_NUMBERS = (
     *(Splice(text) for text in ("NaN", "Infinity", "-Infinity", "1e999")),
@@ -53,19 +61,19 @@ NO_NUMBERS = (
 LEVELS = (33, 100, 985, 5_000, 100_000)
 SIZES = (1_000_001, 3_000_000, 9_900_000)
 SIGNED_FOR_S = 300
-# So many are kept to be sent again.
+# Number of messages kept for replay.
 KEPT = 500
 
 
 @cache
 def bomb() -> bytes:
-    """50 MB of spaces, compressed."""
+    """Return 50 MB of spaces, compressed."""
     return zlib.compress(b" " * 50_000_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hostile:
-    """One message, the queue it is pushed to, and the request that it may write."""
+    """One message, its queue, and the request that it may write."""
 
     kind: str
     queue: str
@@ -79,7 +87,7 @@ class Hostile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loot:
-    """What the attacker has learnt of another org."""
+    """What the attacker has learned about another org."""
 
     org: str
     claim_ids: Sequence[str] = ()
@@ -87,7 +95,9 @@ class Loot:
 
 
 class Attacker:
-    """Makes messages from a seed. Without a key the pool takes unsigned requests, and the attacker names its own org in them."""
+    """Generates messages from a seed. Without a key the pool accepts unsigned requests, and the
+    attacker names its own org in them.
+    """
 
     def __init__(self, seed: int, *, org: str, key: OrgKey | None, loot: Loot, now_s: float) -> None:
         self._chance = random.Random(seed)
@@ -99,12 +109,12 @@ class Attacker:
         self._sent: list[Hostile] = []
 
     def learns(self, *, now_s: float, claim_ids: Sequence[str]) -> None:
-        """The broker's time, so that signatures are good, and claims that the other org holds now."""
+        """The broker's time, so that signatures are valid, and claims that the other org holds now."""
         self._expires_s = int(now_s) + SIGNED_FOR_S
         self._loot = replace(self._loot, claim_ids=claim_ids)
 
     def next(self) -> Hostile:
-        """The next message. Most are of one kind; some have two things wrong."""
+        """Return the next message. Most are of one kind; some have two faults."""
         kind = self._chance.choice(list(KINDS))
         made = KINDS[kind](self)
         if isinstance(made, Hostile):
@@ -127,7 +137,7 @@ class Attacker:
         return self._chance.choice(QUEUES) if self._chance.random() < 0.15 else "acquire"
 
     def _signed(self, draft: Draft) -> bool:
-        """Sign it, mostly; whether the pool must refuse it for its signature."""
+        """Sign it in most cases; return whether the pool must refuse it for its signature."""
         if self._key is None:
             return False
         if signing.HEADER in draft.headers or self._chance.random() < 0.25:
@@ -137,10 +147,10 @@ class Attacker:
         )
         return False
 
-    # Kinds. Each gives bytes, or a draft and whether nothing of it may be written.
+    # Kinds. Each returns bytes, or a draft and whether nothing of it may be written.
 
     def _call(self, task: str | None = None) -> Draft:
-        """A call that is in order."""
+        """A valid call."""
         number, chance = next(self._numbers), self._chance
         task = task or chance.choice(CALLER_TASKS)
         org = {} if self._key and chance.random() < 0.3 else {"org": self._org}
@@ -160,9 +170,12 @@ class Attacker:
         chance, whole = self._chance, self._call().raw("tag")
         return chance.choice(
             (
-                b"\x00", b"\xff\xfe", b"not json", b"[]", b"null", b'"text"', b"{}", b"5", b'{"body": 1}', b"NaN", whole[:-1], whole[1:],
-                chance.randbytes(chance.randrange(1, 300)), whole[: chance.randrange(1, len(whole))], zlib.compress(whole),
-                whole.decode().encode("utf-16"), whole.replace(b"hostile", b"\xff\xfe"), whole + whole, b"[" + whole + b"]",
+                b"\x00", b"\xff\xfe", b"not json", b"[]", b"null", b'"text"', b"{}", b"5", b'{"body": 1}',
+                b"NaN", whole[:-1], whole[1:],
+                chance.randbytes(chance.randrange(1, 300)), whole[: chance.randrange(1, len(whole))],
+                zlib.compress(whole),
+                whole.decode().encode("utf-16"), whole.replace(b"hostile", b"\xff\xfe"), whole + whole,
+                b"[" + whole + b"]",
             )
         )  # fmt: skip
 
@@ -337,7 +350,7 @@ class Attacker:
         return draft, True
 
     def _doubled(self) -> bytes:
-        """Keys twice, the second time with something else."""
+        """Duplicate keys, the second with another value."""
         raw = self._call("pool.cancel").raw("tag")
         more = (
             b', "headers": {"id": 5, "task": "pool.retire"}}'
@@ -347,7 +360,7 @@ class Attacker:
         return raw[:-1] + more
 
     def _large(self) -> tuple[Draft, bool] | bytes:
-        # Rarely, or the attack is one on the network.
+        # Rare, or it becomes an attack on the network.
         if self._chance.random() > 0.1:
             return self._bytes()
         draft, size = self._call("pool.acquire"), self._chance.choice(SIZES)
@@ -361,7 +374,9 @@ class Attacker:
         return replace(self._chance.choice(self._sent), kind="replay") if self._sent else self._in_order()
 
     def _stolen(self) -> tuple[Draft, bool]:
-        """With another org's name, claims or reply address. An unsigned pool believes names and claim ids, so there only the address is tried."""
+        """With another org's name, claims or reply address. An unsigned pool trusts names and claim
+        ids, so only the address is tried there.
+        """
         chance, draft = self._chance, self._call()
         if self._key is not None:
             claims = list(self._loot.claim_ids) or ["no-claim"]

@@ -1,6 +1,8 @@
-"""A Celery message in parts, each of which an attacker may replace, and its bytes as a producer would push them to Redis.
+"""A Celery message in parts, each of which an attacker may replace, and its bytes as a producer would
+push them to Redis.
 
-Values that Python's encoder would not write (5,000 digits, 100,000 levels, NaN) are spliced in as text, also under the attacker's own signature.
+Values that Python's encoder does not write (5,000 digits, 100,000 levels, NaN) are inserted as
+text, also with the attacker's own signature.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _MARK = "\x02splice:"
 
 @dataclass(frozen=True, slots=True)
 class Splice:
-    """JSON text that goes into the message as it is."""
+    """JSON text that is inserted into the message unchanged."""
 
     text: str
 
@@ -37,7 +39,9 @@ def digits(count: int) -> Splice:
 
 @dataclass(slots=True, kw_only=True)
 class Draft:
-    """What the attacker is about to send. `body` and `envelope`, if given, replace what would be made of the rest."""
+    """A message of the attacker. `body` and `envelope`, if given, replace what is built from the
+    rest.
+    """
 
     task: str
     task_id: Any
@@ -52,7 +56,7 @@ class Draft:
     body: bytes | None = None
 
     def signed(self, key: OrgKey, *, expires_s: int, nonce: str) -> None:
-        """Put this org's signature over whatever is in it now."""
+        """Sign the current content with this org's key."""
         address = self.reply_to if isinstance(self.reply_to, str) else ""
         address = address if address.startswith(names.REPLY_PREFIX) else ""
         head = ["warmpool-request-1", self.task, self.task_id, key.org, key.version, expires_s, nonce]
@@ -61,7 +65,7 @@ class Draft:
         self.headers[signing.HEADER] = f"1:{key.org}:{key.version}:{expires_s}:{nonce}:{mac}"
 
     def raw(self, tag: str) -> bytes:
-        """What goes on the list."""
+        """Return the bytes for the queue."""
         body = self.body
         if body is None:
             body = _text([self.args, self.kwargs, dict.fromkeys(FOLLOWERS) | self.embed]).encode()
@@ -73,7 +77,8 @@ class Draft:
         }  # fmt: skip
         properties = {
             "correlation_id": self.task_id, "reply_to": self.reply_to, "delivery_mode": 2, "priority": 0,
-            "delivery_info": {"exchange": "", "routing_key": "acquire"}, "delivery_tag": tag, "body_encoding": "base64",
+            "delivery_info": {"exchange": "", "routing_key": "acquire"}, "delivery_tag": tag,
+            "body_encoding": "base64",
         }  # fmt: skip
         message = {
             "body": base64.b64encode(body).decode(),
@@ -89,7 +94,7 @@ class Draft:
 
 
 def _text(value: Any, **options: Any) -> str:
-    """JSON, with splices put in where they stand."""
+    """Return JSON with the splices inserted."""
     spliced: dict[str, str] = {}
     numbers = itertools.count()
 

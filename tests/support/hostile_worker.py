@@ -1,4 +1,4 @@
-"""Workers that answer as no honest one would, on real sockets."""
+"""Workers that behave as no honest worker does, on real sockets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PIECE_S = 0.05
 
 
 class Habit(StrEnum):
-    """What a worker does with whoever asks it."""
+    """What a worker does with its callers."""
 
     HONEST = "honest"
     DRIPS = "drips"
@@ -34,12 +34,12 @@ class Habit(StrEnum):
 
 
 class HostileWorker:
-    """One worker with one habit; counts who asks it and how much it could send."""
+    """One worker with one habit; counts its callers and the bytes that it could send."""
 
     def __init__(self, habit: Habit, *, elsewhere: str = "http://127.0.0.1:9") -> None:
         self.habit = habit
         if habit is Habit.GZIP_BOMB:
-            _compressed()  # takes longer than the call that is to be answered
+            _compressed()  # longer than the timeout of the call
         self.asked = 0
         self.sent = 0
         self._elsewhere = elsewhere
@@ -182,7 +182,7 @@ _ANSWERS: dict[Habit, Callable[[HostileWorker], Iterator[bytes]]] = {
 
 @contextmanager
 def hostile(habit: Habit, *, elsewhere: str = "http://127.0.0.1:9") -> Iterator[HostileWorker]:
-    """A worker with this habit, until the block ends."""
+    """Run a worker with this habit until the block ends."""
     worker = HostileWorker(habit, elsewhere=elsewhere)
     try:
         yield worker

@@ -1,4 +1,6 @@
-"""The packages of the image on a path of their own: links to what is installed here, and nothing that only the tools bring."""
+"""Put the packages of the image on their own path: links to what is installed here, without
+development tools.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ OURS = ("pool", "tasks", "beat_schedule.py")
 
 
 def image_lock() -> dict[str, str]:
-    """The packages of the image and their versions."""
+    """Return the packages of the image and their versions."""
     printed = subprocess.run(
         [sys.executable, "deploy/image_requirements.py"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
@@ -21,7 +23,7 @@ def image_lock() -> dict[str, str]:
 
 
 def installed() -> dict[str, importlib.metadata.Distribution]:
-    """What is installed here, by normalized name."""
+    """Return the installed distributions, by normalized name."""
     return {
         re.sub(r"[-_.]+", "-", found.metadata["Name"]).lower(): found
         for found in importlib.metadata.distributions()
@@ -29,7 +31,9 @@ def installed() -> dict[str, importlib.metadata.Distribution]:
 
 
 def link_image_packages(folder: Path) -> None:
-    """Fill a folder with the image's packages and our own. Packages of other platforms are not installed here."""
+    """Fill a folder with the image's packages and our own. Packages of other platforms are not
+    installed here.
+    """
     here = installed()
     for name in sorted(set(image_lock()) & set(here)):
         files = here[name].files or []
@@ -41,7 +45,7 @@ def link_image_packages(folder: Path) -> None:
 
 
 def _link(link: Path, target: Path) -> None:
-    """Link once; a folder that two packages share would hide one of them."""
+    """Link once; a second link to a folder shared by two packages would hide one of them."""
     if not link.exists():
         link.symlink_to(target)
     elif link.resolve() != target.resolve():
@@ -49,7 +53,9 @@ def _link(link: Path, target: Path) -> None:
 
 
 def run_with(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
-    """Run code in an interpreter that finds the standard library and this folder, and no other packages."""
+    """Run code in an interpreter that finds the standard library and this folder, and no other
+    packages.
+    """
     path = f"import sys; sys.path.insert(0, {str(folder)!r}); sys.dont_write_bytecode = True\n"
     return subprocess.run(
         [sys.executable, "-I", "-S", "-c", path + code], cwd=folder, capture_output=True, text=True

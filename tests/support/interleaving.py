@@ -1,8 +1,11 @@
-"""Two verbs at once, in every order of their steps. Each runs in a thread of its own, and exactly one of the threads moves at any time: a
-verb stops before each of its steps until it is told to go on. A step that waits for a lock of the other is seen to wait, and counted.
+"""Run two verbs concurrently, in every order of their steps. Each runs in its own thread, and
+exactly one thread moves at any time: a verb stops before each of its steps until it may continue. A
+step that waits for a lock of the other verb is detected and counted.
 
-The orders are found by trying: run with one sequence of choices, then take the last choice that could have been another. `preemptions`
-bounds how often a verb is stopped although it could have gone on; None is no bound."""
+The orders are enumerated by depth-first search: run with one sequence of choices, then change the
+last choice that has an alternative. `preemptions` limits how often a verb is stopped although it
+could continue; None is no limit.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ Verb = Callable[[Deps], object]
 
 
 class Grain(StrEnum):
-    """What a step is."""
+    """The size of a step."""
 
     TRANSACTION = "transaction"
     STATEMENT = "statement"
@@ -44,21 +47,21 @@ class Actor:
         threading.Thread(target=self._run, daemon=True).start()
 
     def go(self) -> None:
-        """Make the next step."""
+        """Run the next step."""
         self.stopped.clear()
         self._go.release()
 
     def pause(self) -> None:
-        """Called in the actor's own thread before each step."""
+        """Wait for permission. Called in the actor's own thread before each step."""
         self.stopped.set()
         if not self._go.acquire(timeout=60):
-            raise TimeoutError("nobody told the verb to go on")
+            raise TimeoutError("the verb was never resumed")
 
     def _run(self) -> None:
         try:
             self.pause()
             self.result = self._verb(self._deps)
-        except BaseException as exc:  # noqa: BLE001 - whoever runs the actors asks for it
+        except BaseException as exc:  # noqa: BLE001 - the runner of the actors reads it
             self.error = exc
         self.done = True
         self.stopped.set()
@@ -82,7 +85,9 @@ class SteppingStore:
             self._actor.pause()
 
     def ask(self, statement: str, argument: str) -> str | None:
-        """A rule decides everything in one statement: what can come between are others that run before it commits."""
+        """A rule decides everything in one statement, so other verbs can only run before its
+        commit.
+        """
         asks = self.read if self._grain is Grain.TRANSACTION else self.write
         with asks() as tx:
             return rules.Within(tx).ask(statement, argument)
@@ -119,7 +124,7 @@ class SteppingStore:
 
 @dataclass
 class Order:
-    """One order that was tried: who made each step, what else could have been chosen, and how it ended."""
+    """One order that was tried: the actor of each step, the alternatives, and the result."""
 
     steps: list[int] = field(default_factory=list)
     options: list[list[int]] = field(default_factory=list)
@@ -147,7 +152,9 @@ def orders(
     preemptions: int | None = None,
     every: int = 1,
 ) -> Iterator[Order]:
-    """Every order within the bound; with `every` verbs are stopped only at every n-th step. `begin` puts the world back before each."""
+    """Yield every order within the limits; with `every`, verbs stop only at every n-th step.
+    `begin` restores the world before each run.
+    """
     prefix: list[int] | None = []
     while prefix is not None:
         order = _run(verbs, begin(), grain, prefix, Bound(preemptions, every))
@@ -156,7 +163,7 @@ def orders(
 
 
 def _next(order: Order) -> list[int] | None:
-    """The choices up to the last that could have been another, and that other."""
+    """Return the choices up to the last that has an alternative, followed by that alternative."""
     for at in reversed(range(len(order.steps))):
         others = order.options[at]
         later = others[others.index(order.steps[at]) + 1 :]
@@ -195,7 +202,9 @@ def _run(verbs: tuple[Verb, Verb], deps: Deps, grain: Grain, prefix: list[int], 
 
 
 def _allowed(able: list[int], last: int, left: int | None) -> list[int]:
-    """Who may go next: the one that went last comes first, and is the only one if no stop is left."""
+    """Return which actors may go next: the last one first, and only that one if no preemption is
+    left.
+    """
     if last not in able:
         return able
     others = [n for n in able if n != last]
@@ -203,7 +212,7 @@ def _allowed(able: list[int], last: int, left: int | None) -> list[int]:
 
 
 def _waits(actor: Actor, store: Store) -> bool:
-    """Whether the step that was just begun waits for a lock; False once it has been made."""
+    """Return whether the step that was just begun waits for a lock; False once it has completed."""
     while not actor.stopped.wait(0.004):
         if _is_blocked(actor, store):
             return True

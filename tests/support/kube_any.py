@@ -1,4 +1,6 @@
-"""Any Kubernetes cluster that we may use as its administrator: kind, k3d, a real one, or one of our own (`kube_cluster`)."""
+"""Any Kubernetes cluster with administrator access: kind, k3d, a real one, or one of our own
+(`kube_cluster`).
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ READY = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterUser:
-    """Somebody who may do only what was granted; the name is the one in the audit log."""
+    """A user with only the granted permissions; the name is the one in the audit log."""
 
     name: str
     access: ApiAccess
@@ -41,7 +43,7 @@ def rule(resource: str, *verbs: str, group: str = "", names: Sequence[str] = ())
 
 
 class Cluster:
-    """Any cluster that we may use as an administrator."""
+    """Any cluster with administrator access."""
 
     def __init__(self, access: ApiAccess, root: Path) -> None:
         self.root = root
@@ -54,21 +56,23 @@ class Cluster:
 
     @classmethod
     def of_kubeconfig(cls) -> Cluster:
-        """The one that KUBECONFIG names; kubectl reads the file."""
+        """The cluster that KUBECONFIG names; kubectl reads the file."""
         shown = subprocess.run(
             ["kubectl", "config", "view", "--raw", "--minify", "--flatten", "-o", "json"], capture_output=True
         )
         if shown.returncode:
-            raise Missing(f"KUBECONFIG can not be read: {shown.stderr.decode()[-300:]}")
+            raise Missing(f"KUBECONFIG cannot be read: {shown.stderr.decode()[-300:]}")
         view = json.loads(shown.stdout)
         return cls(_access(view), Path(tempfile.mkdtemp(prefix="wp-kube-")))
 
     def access_of(self, user: str) -> ApiAccess:
-        """How a part of the cluster of that name reaches it; in a borrowed cluster all are the administrator."""
+        """Return the access of a component of that name; in a borrowed cluster each is the
+        administrator.
+        """
         return self.access
 
     def namespace(self, name: str, *, security: str = "restricted") -> str:
-        """A new namespace, whose name begins so; pods are held to that standard of pod security."""
+        """Create a namespace with this prefix and this standard of pod security."""
         enforced = {"pod-security.kubernetes.io/enforce": security}
         unique = f"{NAMESPACE_PREFIX}{name}-{secrets.token_hex(3)}"
         self.api.create("/api/v1/namespaces", {"metadata": {"name": unique, "labels": enforced}})
@@ -78,7 +82,9 @@ class Cluster:
     def user(
         self, name: str, namespace: str, rules: Sequence[Object], *, cluster_rules: Sequence[Object] = ()
     ) -> ClusterUser:
-        """A service account with a Role of these rules and, if any are given, a ClusterRole of the others."""
+        """Create a service account with a Role of these rules and, if any are given, a ClusterRole
+        of the others.
+        """
         here = f"/api/v1/namespaces/{namespace}/serviceaccounts"
         self.api.create(here, {"metadata": {"name": name}})
         who = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
@@ -97,7 +103,9 @@ class Cluster:
         self, name: str, *, labels: Mapping[str, str] | None = None, taints: Sequence[Object] = (),
         annotations: Mapping[str, str] | None = None,
     ) -> Object:  # fmt: skip
-        """A ready node with room for anything. Nobody runs what is bound to it, unless a kubelet comes or it is kwok's."""
+        """Create a ready node with room for any pod. Its pods do not run, unless a kubelet joins or
+        kwok owns it.
+        """
         meta = {
             "name": name,
             "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", **(labels or {})},
@@ -109,14 +117,14 @@ class Cluster:
         return self.api.patch(f"/api/v1/nodes/{name}/status", {"status": status})
 
     def add_kwok_nodes(self, count: int, *, labels: Mapping[str, str] | None = None) -> list[str]:
-        """Nodes on which kwok makes pods run that do nothing."""
+        """Create nodes on which kwok simulates pods."""
         names = [f"kwok-{secrets.token_hex(2)}-{n}" for n in range(count)]
         for name in names:
             self.add_node(name, labels={"type": "kwok", **(labels or {})}, annotations={KWOK_NODE: "fake"})
         return names
 
     def write_kubeconfig(self, name: str, access: ApiAccess) -> Path:
-        """A kubeconfig of that name, readable by nobody else."""
+        """Write a kubeconfig of that name, readable only by its owner."""
         path = self.root / f"{name}.kubeconfig"
         path.touch(mode=0o600)
         path.write_text(access.kubeconfig())
@@ -128,7 +136,7 @@ class Cluster:
         return subprocess.run([self._kubectl(), *arguments], capture_output=True, text=True, env=env)
 
     def stop(self) -> None:
-        """Let go of it, with what was made in it."""
+        """Disconnect, and delete what was created in it."""
         for path in self._made:
             with suppress(ApiError):
                 self.api.delete(path)
@@ -142,7 +150,7 @@ class Cluster:
         return "kubectl"
 
     def _grant(self, kind: str, name: str, rules: Sequence[Object], who: Object, path: str) -> list[str]:
-        """A role and its binding; where they are."""
+        """Create a role and its binding; return their paths."""
         what = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name}
         roles, bindings = f"{path}/{kind.lower()}s", f"{path}/{kind.lower()}bindings"
         self.api.create(roles, {"metadata": {"name": name}, "rules": list(rules)})
@@ -165,6 +173,7 @@ def _access(view: Mapping[str, Any]) -> ApiAccess:
         return base64.b64decode(section.get(f"{key}-data", "")).decode()
 
     return ApiAccess(
-        server=cluster["server"], authority=pem(cluster, "certificate-authority"), token=user.get("token", ""),
+        server=cluster["server"], authority=pem(cluster, "certificate-authority"),
+        token=user.get("token", ""),
         certificate=pem(user, "client-certificate"), key=pem(user, "client-key"),
     )  # fmt: skip

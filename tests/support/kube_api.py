@@ -1,4 +1,4 @@
-"""The Kubernetes API in plain HTTP: what a test says to a cluster past any driver."""
+"""The Kubernetes API over plain HTTP: tests act on a cluster without any driver."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STRATEGIC = "application/strategic-merge-patch+json"
 
 
 class ApiError(Exception):
-    """The server's refusal."""
+    """An error response of the server."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -30,7 +30,9 @@ class ApiError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiAccess:
-    """How to reach a cluster as somebody. The certificate authority and the client's certificate are PEM."""
+    """Access to a cluster as one user. The certificate authority and the client's certificate are
+    PEM.
+    """
 
     server: str
     authority: str
@@ -39,7 +41,7 @@ class ApiAccess:
     key: str = ""
 
     def kubeconfig(self) -> str:
-        """As a file for any client; JSON is YAML."""
+        """Return a kubeconfig for any client; JSON is valid YAML."""
         who: Object = {"token": self.token} if self.token else {}
         if self.certificate:
             who |= {
@@ -61,7 +63,7 @@ class ApiAccess:
 
 
 class ApiClient:
-    """One client; safe to be used by many threads."""
+    """One client; safe to use from many threads."""
 
     def __init__(self, access: ApiAccess, *, connections: int = 20) -> None:
         self._server = access.server
@@ -92,7 +94,7 @@ class ApiClient:
         return self.call("DELETE", path, options)
 
     def find(self, path: str) -> Object | None:
-        """None if there is no such thing."""
+        """Return the object, or None if it does not exist."""
         try:
             return self.get(path)
         except ApiError as exc:
@@ -104,7 +106,9 @@ class ApiClient:
         self, method: str, path: str, content: Mapping[str, Any] | None = None, *,
         query: Mapping[str, str] | None = None, kind: str = "application/json", timeout_s: float = 10.0,
     ) -> Object:  # fmt: skip
-        """One call, never repeated. Raises ApiError, or urllib3's HTTPError if the server is not there."""
+        """Make one call, never repeated. Raises ApiError, or urllib3's HTTPError if the server is
+        unreachable.
+        """
         answer = self._pool.request(
             method, self._url(path, query), body=None if content is None else json.dumps(content),
             headers={**self._pool.headers, "Content-Type": kind}, timeout=timeout_s,
@@ -116,10 +120,11 @@ class ApiClient:
         return found
 
     def watch(self, path: str, *, seconds: int, **query: str) -> ApiWatch:
-        """What happens from a resourceVersion on, until the server ends it."""
+        """Return the events from a resourceVersion on, until the server ends the watch."""
         asked = query | {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(seconds)}
         answer = self._pool.request(
-            "GET", self._url(path, asked), preload_content=False, timeout=urllib3.Timeout(connect=5, read=seconds + 5)
+            "GET", self._url(path, asked), preload_content=False,
+            timeout=urllib3.Timeout(connect=5, read=seconds + 5)
         )  # fmt: skip
         if answer.status >= 300:
             raise ApiError(answer.status, _message(answer.data.decode()))
@@ -146,12 +151,12 @@ class ApiWatch:
             yield event["type"], event["object"]
 
     def stop(self) -> None:
-        """End it from another thread."""
+        """End the stream from another thread."""
         with suppress(ValueError, RuntimeError, OSError):
             self._answer.shutdown()
 
     def close(self) -> None:
-        # Not given back to the pool: the rest of the stream is nobody's.
+        # Not returned to the connection pool: the rest of the stream is unread.
         self._answer.close()
 
 
@@ -163,7 +168,7 @@ def _message(text: str) -> str:
 
 
 def _present(context: ssl.SSLContext, access: ApiAccess) -> None:
-    """Give the client's certificate, which ssl takes only from files."""
+    """Load the client's certificate; ssl reads it only from files."""
     if access.certificate:
         with tempfile.TemporaryDirectory(prefix="wp-kube-cert-") as place:
             certificate, key = Path(place) / "crt", Path(place) / "key"

@@ -1,4 +1,4 @@
-"""The API server's own record of what was asked of it, so that tests count calls where they arrive."""
+"""The API server's audit log, so that tests count calls where they arrive."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 READ_VERBS = frozenset({"get", "list", "watch"})
 
-# One record a call, made when it is answered; for a watch, when it has begun.
+# One record per call, written when it is answered; for a watch, when it has begun.
 POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -33,22 +33,22 @@ class AuditedRequest:
 
     @property
     def is_write(self) -> bool:
-        """A review is created only in name: it asks what one may do, and is kept nowhere."""
+        """A review is only formally created: it queries permissions and is not stored."""
         return self.verb not in READ_VERBS and not self.resource.endswith("accessreviews")
 
     @property
     def is_marker(self) -> bool:
-        """Whether it was only made to be found in the log."""
+        """Return whether the call was made only as a marker in the log."""
         return "/version?settle=" in self.path
 
 
 def marker(number: int) -> str:
-    """A path that is asked for only to be found in the log."""
+    """Return a path that is requested only as a marker in the log."""
     return f"/version?settle={number}"
 
 
 def recorded(log: Path, since: int) -> Iterator[AuditedRequest]:
-    """What stands in the log from that byte on; a line that is not yet whole is left out."""
+    """Read the log from that byte on; an incomplete last line is left out."""
     with log.open("rb") as lines:
         lines.seek(since)
         for line in lines:

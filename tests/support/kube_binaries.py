@@ -1,9 +1,10 @@
-"""The servers of a Kubernetes control plane: found in KUBEBUILDER_ASSETS or in the cache, else built once from Go modules.
+"""The servers of a Kubernetes control plane: found in KUBEBUILDER_ASSETS or in the cache, else built
+once from Go modules.
 
-    python -m tests.support.kube_binaries     finds or builds them, with a progress line, and prints where they are
+    python -m tests.support.kube_binaries   # finds or builds them, and prints their directory
 
-All of a cluster's servers come from one place, so that their versions fit. Two builds at once end with one result: the
-second waits for the first.
+All servers of a cluster come from one directory, so that their versions match. Of two concurrent
+builds the second waits for the first.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ Say = Callable[[str], None]
 
 
 class Missing(Exception):
-    """They are not here and can not be made here; says how to get them."""
+    """The binaries are missing and cannot be built here; explains how to get them."""
 
 
 def find(names: tuple[str, ...] = SHORTEST) -> Path:
-    """A directory that has all of these."""
+    """Return a directory that has all of these, if there is one."""
     for place in (os.environ.get("KUBEBUILDER_ASSETS"), cached()):
         if place and all(os.access(Path(place) / name, os.X_OK) for name in names):
             return Path(place)
@@ -45,7 +46,7 @@ def find(names: tuple[str, ...] = SHORTEST) -> Path:
 
 
 def find_or_build(say: Say, names: tuple[str, ...] = SHORTEST) -> Path:
-    """A directory that has all of these; takes minutes if they must be built."""
+    """Return a directory that has all of these; takes minutes if they must be built."""
     try:
         return find(names)
     except Missing:
@@ -55,14 +56,14 @@ def find_or_build(say: Say, names: tuple[str, ...] = SHORTEST) -> Path:
 
 
 def cached() -> Path:
-    """Where what is built from the sources as they are now is kept."""
+    """Return the cache directory for the current sources."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "warmpool"
     content = b"".join((SOURCES / name).read_bytes() for name in ("go.mod", "go.sum", "main.go"))
     return root / f"kube-{_version()}-{hashlib.sha256(content).hexdigest()[:12]}"
 
 
 def build(say: Say) -> Path:
-    """Build them into the cache; whole or not at all."""
+    """Build them into the cache, completely or not at all."""
     target = cached()
     target.parent.mkdir(parents=True, exist_ok=True)
     with _alone(target.with_name(f"{target.name}.lock"), say):
@@ -85,14 +86,16 @@ def _compile(program: Path, say: Say) -> None:
     major, minor, _ = version.split(".")
     stamp = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor}
     flags = " ".join(["-s", "-w", *(f"-X k8s.io/component-base/version.{k}={v}" for k, v in stamp.items())])
-    # Without cgo it needs no C compiler and depends on no library of this machine.
+    # Without cgo the build needs no C compiler and no library of this machine.
     env = os.environ | {"CGO_ENABLED": "0"}
     say(f"building etcd, Kubernetes {version} and kwok, once: 13 CPU minutes")
     listed = subprocess.run(
         ["go", "list", "-deps", "."], cwd=SOURCES, env=env, capture_output=True, text=True
     )
     if listed.returncode:
-        raise Missing(f"the Go modules of the Kubernetes servers can not be had: {listed.stderr[-600:]}")
+        raise Missing(
+            f"the Go modules of the Kubernetes servers cannot be downloaded: {listed.stderr[-600:]}"
+        )
     command = [
         "go",
         "build",
@@ -117,7 +120,9 @@ def _compile(program: Path, say: Say) -> None:
 
 
 def _follow(lines: Iterator[str], packages: int, say: Say) -> list[str]:
-    """Tell how far it is; the last lines, for when it fails. Packages that Go still has in its own cache are not told."""
+    """Print progress and return the last lines, for the case of a failure. Packages in Go's own
+    cache print nothing.
+    """
     last: list[str] = []
     for done, line in enumerate(lines, start=1):
         last = [*last[-5:], line.strip()]
@@ -144,7 +149,7 @@ def _version() -> str:
 
 
 def say_on_stderr(text: str) -> None:
-    """On a terminal one line that changes, elsewhere a line each; too many lines are left out there."""
+    """Print one changing line on a terminal, else a line each with a limit on their rate."""
     progress = "…" in text
     if sys.stderr.isatty():
         width = shutil.get_terminal_size().columns - 1
@@ -159,7 +164,7 @@ def main() -> int:
     try:
         print(find_or_build(say_on_stderr, NAMES))
     except Missing as exc:
-        # At home the tests themselves skip, with the same line.
+        # Locally the tests themselves skip, with the same line.
         if not os.environ.get("CI"):
             return 0
         print(exc, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""A real Kubernetes cluster of our own for tests, on free loopback ports.
+"""A real Kubernetes cluster for tests, on free loopback ports.
 
     with KubeCluster(ClusterPart.CONTROLLERS, ClusterPart.SCHEDULER) as cluster:
         namespace = cluster.namespace("pool")
@@ -7,8 +7,8 @@
         ...
         writes = [r for r in cluster.requests(marker) if r.user == user.name and r.is_write]
 
-It has etcd and a kube-apiserver with RBAC and an audit log, and those of the other parts that are named. It ends with the
-process that started it, and leaves nothing behind.
+It has etcd, a kube-apiserver with RBAC and an audit log, and the other components that are named.
+It ends with the process that started it, and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ START_LIMIT_S = 60.0
 
 
 class ClusterPart(StrEnum):
-    """What a cluster may have beside etcd and the API server; its name is its user's in the audit log."""
+    """Optional components beside etcd and the API server; the name is that of its user in the audit
+    log.
+    """
 
     CONTROLLERS = "kube-controller-manager"
     SCHEDULER = "kube-scheduler"
@@ -52,7 +54,7 @@ USERS = (ADMIN, KUBELET, *ClusterPart)
 
 
 class KubeCluster(Cluster):
-    """A cluster of our own. Kill and restart lose nothing that was written."""
+    """A cluster of our own. Killing and restarting it loses nothing that was written."""
 
     def __init__(self, *parts: ClusterPart, limits: Sequence[str] = ()) -> None:
         """`limits` are further options of the API server, such as --max-requests-inflight=10."""
@@ -70,7 +72,7 @@ class KubeCluster(Cluster):
             self._write_files()
             self._start_etcd()
             self._launch_apiserver()
-            # The API server makes its own certificate when it first starts.
+            # The API server generates its own certificate at its first start.
             made = root / "certs" / "apiserver.crt"
             eventually(lambda: self._alive() and made.exists() and made.read_text(), within_s=START_LIMIT_S)
             super().__init__(self.access_of(ADMIN), root)
@@ -82,7 +84,7 @@ class KubeCluster(Cluster):
         self.is_borrowed = False
 
     def start(self) -> Self:
-        """Wait until it serves, and start the other parts."""
+        """Wait until the API server is ready, and start the other components."""
         self.wait_ready()
         for part in self._parts:
             self.write_kubeconfig(part, self.access_of(part))
@@ -92,13 +94,13 @@ class KubeCluster(Cluster):
     def namespace(self, name: str, *, security: str = "restricted") -> str:
         made = super().namespace(name, security=security)
         if ClusterPart.CONTROLLERS in self._parts:
-            # Pods are refused until the controllers have given the namespace its service account.
+            # Pods are refused until the controllers have created the namespace's service account.
             path = f"/api/v1/namespaces/{made}/serviceaccounts/default"
             eventually(lambda: self.api.find(path), within_s=30)
         return made
 
     def access_of(self, user: str) -> ApiAccess:
-        """How one of USERS reaches it; they may do anything."""
+        """Return the access of one of USERS, which may do anything."""
         authority = (self.root / "certs" / "apiserver.crt").read_text()
         return ApiAccess(server=self.server, authority=authority, token=self._tokens[user])
 
@@ -107,13 +109,13 @@ class KubeCluster(Cluster):
         return f"https://127.0.0.1:{self._port}"
 
     def kill_apiserver(self) -> None:
-        """Take the API server away as a crash would."""
+        """Kill the API server as in a crash."""
         if self._apiserver is not None:
             self._children.kill(self._apiserver)
             self._apiserver = None
 
     def restart_apiserver(self) -> None:
-        """Start it again, on the same address and data, and wait until it serves."""
+        """Start it again with the same address and data, and wait until it is ready."""
         self.kill_apiserver()
         self._launch_apiserver()
         self.wait_ready()
@@ -122,22 +124,22 @@ class KubeCluster(Cluster):
         eventually(lambda: self._alive() and self._serves(), within_s=START_LIMIT_S, every_s=0.05)
 
     def mark(self) -> int:
-        """This moment in the audit log."""
+        """Return the current position in the audit log."""
         self._settle()
         return self._audit.stat().st_size
 
     def requests(self, since: int = 0) -> list[AuditedRequest]:
-        """What was asked of the API server since then, and answered by now; its own calls to itself are left out."""
+        """Return the calls that were answered since then, without the API server's own calls."""
         self._settle()
         return [r for r in kube_audit.recorded(self._audit, since) if not r.is_marker]
 
     def log(self, part: str) -> str:
-        """What a server has said: etcd, kube-apiserver, or a part of the control plane."""
+        """Return the log of etcd, kube-apiserver or another component."""
         path = self.root / f"{part}.log"
         return path.read_text() if path.exists() else ""
 
     def stop(self) -> None:
-        """End it with all that was in it."""
+        """Stop the cluster and delete its data."""
         self._children.close()
         self.close()
 
@@ -168,7 +170,8 @@ class KubeCluster(Cluster):
             "listen-peer-urls": peer,
             "initial-advertise-peer-urls": peer,
             "initial-cluster": f"default={peer}",
-            # What a killed API server wrote is kept by the process; only a crash of the machine would lose it.
+            # The operating system keeps what a killed API server wrote; only a crash of the machine
+            # loses it.
             "unsafe-no-fsync": "true",
             "log-level": "warn",
         }
@@ -177,7 +180,7 @@ class KubeCluster(Cluster):
         )
 
     def _launch_apiserver(self) -> None:
-        # Its own TLS key signs the tokens of service accounts, so that no other key has to be made.
+        # Its own TLS key signs the tokens of service accounts, so that no other key is needed.
         certs, key = self.root / "certs", str(self.root / "certs" / "apiserver.key")
         off = [] if ClusterPart.CONTROLLERS in self._parts else ["ServiceAccount", "TaintNodesByCondition"]
         options = {
@@ -214,7 +217,8 @@ class KubeCluster(Cluster):
                     "node-lease-duration-seconds": "40",
                 }
             case ClusterPart.SCHEDULER | ClusterPart.CONTROLLERS:
-                # Their own limits are made for large clusters with many more of them, and would be what a test at scale measures.
+                # The default limits are for large clusters with many more controllers. A test at
+                # scale would measure them.
                 options |= {
                     "leader-elect": "false",
                     "secure-port": "0",
@@ -247,7 +251,7 @@ class KubeCluster(Cluster):
         return True
 
     def _settle(self) -> None:
-        """Wait until what was answered is recorded: the record is made just after the answer."""
+        """Wait until answered calls are recorded: a record is written just after the answer."""
         if self._apiserver is None:
             return
         path = kube_audit.marker(next(self._marks))

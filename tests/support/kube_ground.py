@@ -1,5 +1,7 @@
-"""The ground of the Kubernetes driver: what tests do to its pods behind its back. The driver has no more rights than `rbac.yaml` gives, and
-reaches the API server only through a proxy that can be told to fail."""
+"""The test ground of the Kubernetes driver: actions of tests on its pods that bypass the driver.
+The driver has only the permissions of `rbac.yaml`, and reaches the API server through a proxy that
+can fail on demand.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ class KubeGround:
         return driver
 
     def tables(self) -> dict[str, dict[str, Any]]:
-        """What the configuration of a deployment says whose pods are here. It reaches the API server as its least-privileged user."""
+        """Return the configuration tables of a deployment whose pods are here. It reaches the API
+        server as its least-privileged user.
+        """
         where = {"namespace": self.namespace, "kubeconfig": str(self.user.kubeconfig)}
         return {"pool": {"driver": "kubernetes"}, "kubernetes": where}
 
@@ -136,7 +140,7 @@ class KubeGround:
         return f"/api/v1/namespaces/{self.namespace}/{resource}" + (f"/{name}" if name else "")
 
     def raw(self, name: str, resource: str = "pods") -> Object | None:
-        """An object as the API server has it."""
+        """Return an object as stored by the API server."""
         return self.cluster.api.find(self.path(resource, name))
 
     @contextmanager
@@ -149,11 +153,11 @@ class KubeGround:
 
 
 def rules(kind: str) -> list[Object]:
-    """The rules of all roles of that kind in `rbac.yaml`."""
+    """Return the rules of all roles of that kind in `rbac.yaml`."""
     roles = list(yaml.safe_load_all(ROLES.read_text()))
     return [rule for role in roles if role["kind"] == kind for rule in role["rules"]]
 
 
 def least_privileged(cluster: Cluster, namespace: str) -> ClusterUser:
-    """Somebody who may do exactly what the roles beside the driver say."""
+    """Create a user with exactly the permissions of the driver's roles."""
     return cluster.user("warmpool", namespace, rules("Role"), cluster_rules=rules("ClusterRole"))

@@ -1,4 +1,4 @@
-"""Processes that end with the one that started them, also if that is killed."""
+"""Processes that end with the process that started them, also if that is killed."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ _TIED = shutil.which("setpriv")
 
 
 class ServerProcesses:
-    """Starts processes and forgets none."""
+    """Starts processes and ends all of them."""
 
     def __init__(self) -> None:
-        # Linux ends a tied child with the thread that started it, so one thread starts them all and outlives them.
+        # Linux ends a tied child with the thread that started it, so one thread starts them all and
+        # outlives them.
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="children")
         self._running: set[subprocess.Popen[bytes]] = set()
 
     def start(
         self, argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        """Start one; what it says goes to the log."""
+        """Start one, with its output in the log."""
         return self._starter.submit(self._start, argv, log, env).result()
 
     def _start(
@@ -37,13 +38,13 @@ class ServerProcesses:
         return child
 
     def kill(self, child: subprocess.Popen[bytes]) -> None:
-        """End one as a crash would."""
+        """Kill one as in a crash."""
         child.kill()
         child.wait()
         self._running.discard(child)
 
     def forget(self, child: subprocess.Popen[bytes]) -> None:
-        """It has ended by itself."""
+        """Record that it has ended by itself."""
         self._running.discard(child)
 
     def close(self) -> None:

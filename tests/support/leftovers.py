@@ -1,4 +1,6 @@
-"""All that a run of the tests makes is under one folder, so that what a test leaves running can be found, told and ended."""
+"""All files of a test run are under one folder, so that processes that a test leaves running can be
+found, reported and ended.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +17,25 @@ import pytest
 from pool.drivers.local.processref import ProcessRef
 from tests.support.waiting import eventually
 
-# What was told to end, ends within this time.
+# Processes end within this time after a signal.
 _ENDING_S = 10.0
 
 
 class TestFolder:
-    """The folder, from the first moment to the last. A process names it in its command line, environment or working directory."""
+    """The folder, from the start of the run to its end. A process of the run names it in its
+    command line, environment or working directory.
+    """
 
     def __init__(self) -> None:
-        # Short, since sockets are in it; open to pass through, since Postgres is another user's where tests are root's.
+        # Short, because it contains sockets; searchable by all, because Postgres runs as another
+        # user if the tests run as root.
         self._root = Path(tempfile.mkdtemp(prefix="wpt-", dir="/tmp"))
         self._root.chmod(0o711)
         os.environ["TMPDIR"] = str(self._root)
         tempfile.tempdir = None
 
     def clear(self) -> dict[int, str]:
-        """End and tell what is still running there, and remove the folder."""
+        """End and report the processes that still run there, and remove the folder."""
         try:
             eventually(lambda: not processes_about(self._root), within_s=_ENDING_S, every_s=0.2)
             left = {}
@@ -44,7 +49,7 @@ class TestFolder:
 
 
 class LeftoverWatch:
-    """Nothing is left behind, or the run has failed: as a plugin of the process that leads it."""
+    """A pytest plugin of the controlling process: the run fails if processes are left behind."""
 
     def __init__(self, ground: TestFolder) -> None:
         self._ground = ground
@@ -62,7 +67,7 @@ class LeftoverWatch:
 
 
 def processes_about(folder: Path) -> dict[int, str]:
-    """Living processes whose command line, environment or working directory names a folder: what `ps` would find there."""
+    """Return live processes whose command line, environment or working directory names a folder."""
     found = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():

@@ -1,4 +1,6 @@
-"""The ground of the local driver: what tests do to its processes and files behind its back, and that nothing is left."""
+"""The test ground of the local driver: actions of tests on its processes and files that bypass the
+driver, and a check that nothing is left.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +37,13 @@ class LocalGround:
         return LocalDriver(self.root, clock=SystemClock(), call_timeout_s=CALL_TIMEOUT_S)
 
     def driver_of(self, profiles: Mapping[str, Profile]) -> LocalDriver:
-        """Processes are made from what a spec says; profiles add nothing."""
+        """The spec alone defines a process; profiles add nothing."""
         return self.driver()
 
     def tables(self) -> dict[str, dict[str, Any]]:
-        """What the configuration of a deployment says whose pods are here; its data directory is the one above."""
+        """Return the configuration tables of a deployment whose pods are here; its data directory
+        is the parent.
+        """
         return {"pool": {"driver": "local"}}
 
     def unstartable(self, profile: Profile) -> Profile:
@@ -53,7 +57,7 @@ class LocalGround:
         )  # fmt: skip
 
     def running(self, *argv: str, name: str = "w-one", **changes: Any) -> PodSpec:
-        """A pod with another program than the reference worker."""
+        """Create a pod with another program than the reference worker."""
         return replace(self.spec(name), command=argv, **changes)
 
     def make_ready(self, pod: Pod) -> Pod:
@@ -108,13 +112,13 @@ class LocalGround:
         return identity
 
     def processes(self) -> list[int]:
-        """Living processes that belong to pods of this ground."""
+        """Return live processes that belong to pods of this ground."""
         return [
             int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and self._owns(entry)
         ]
 
     def clear(self) -> None:
-        """End everything, and see that it is so."""
+        """End everything, and check it."""
         driver = self.driver()
         for pod in driver.list().pods:
             driver.delete(pod.name, pod.uid, grace_s=0)
@@ -133,7 +137,7 @@ class LocalGround:
 
 
 def auth(worker: str, claim_id: str = "c-1", epoch: int = 1) -> dict[str, str]:
-    """The headers of a claim on a worker."""
+    """Return the headers of a claim on a worker."""
     key = tokens.worker_key(MASTER_KEY, worker)
     return tokens.headers(claim_id, epoch, tokens.token(key, claim_id, epoch))
 
@@ -148,7 +152,7 @@ class Reachable(Protocol):
 def call(
     to: Reachable, method: str, path: str, headers: Mapping[str, str] | None = None, body: str | None = None
 ) -> tuple[int, Any]:
-    """One request to a worker: status and JSON."""
+    """Make one request to a worker; return status and JSON."""
     connection = http.client.HTTPConnection(urlsplit(to.endpoint).netloc, timeout=10)
     try:
         connection.request(method, path, body=body, headers=dict(headers or {}))
@@ -160,13 +164,13 @@ def call(
 
 
 def environ_of(pid: int) -> dict[str, str]:
-    """A process's environment as it was started with."""
+    """Return the environment that a process was started with."""
     pairs = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
     return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
 
 
 def open_files_of(pid: int) -> list[str]:
-    """What a process's descriptors lead to."""
+    """Return the targets of a process's file descriptors."""
     return [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()]
 
 

@@ -1,4 +1,6 @@
-"""A pair of verbs, let meet in every order of their steps, and held to what one after the other would have done."""
+"""Run a pair of verbs concurrently in every order of their steps, and compare the results with
+those of serial runs.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def let_meet(
     every: int = 1,
     broken: AbstractContextManager[object] | None = None,
 ) -> None:
-    """All orders within the bounds. `broken` takes a fence away once it is known how things should end."""
+    """Try all orders within the limits. `broken` removes a fence after the expected results are
+    recorded.
+    """
     life = a_life(store)
     pair.prepare(life)
     kept, verbs = keep(life.world), pair.verbs(life)

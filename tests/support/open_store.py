@@ -1,4 +1,6 @@
-"""A store all of whose transactions are one that the test holds open, so that a verb stops just before its commit."""
+"""A store whose transactions are all one that the test holds open, so that a verb stops just before
+its commit.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from pool.store import Tx, rules
 
 
 class OpenStore:
-    """Every write and read is that transaction."""
+    """Every write and read uses that transaction."""
 
     def __init__(self, tx: Tx) -> None:
         self._tx = tx

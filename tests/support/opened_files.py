@@ -1,4 +1,4 @@
-"""Which files of a folder anybody opens, as the kernel tells it (inotify)."""
+"""Detect which files of a folder are opened, with inotify."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BUFFER_BYTES = 1 << 20
 
 
 class OpenedFiles:
-    """Names of files that were opened since it was entered, by any process."""
+    """Names of files that any process opened since the block began."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

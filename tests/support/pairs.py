@@ -1,5 +1,6 @@
-"""Pairs of verbs that touch one worker, each with the moment in which they meet. Whatever the order of their steps, they must end as if one had
-come after the other."""
+"""Pairs of verbs that touch one worker, each with the state in which they meet. Whatever the order
+of their steps, the result must equal that of a serial run.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +29,11 @@ DEFAULT = ProfileName("default")
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """`verbs` is asked in the moment that `prepare` made, and gives the two. What is allowed beyond one after the other is said here:
-    `mended` is a part of a pass that may be needed to make it so; with `may_miss` the first may be refused because the second
-    had its worker locked and then left it."""
+    """`verbs` is called in the state that `prepare` created, and returns the two verbs. Results
+    beyond the serial ones are allowed only as stated here: `mended` is a part of a pass that may be
+    needed first; with `may_miss` the first verb may be refused because the second had its worker
+    locked and then left it.
+    """
 
     name: str
     prepare: Callable[[WorkerLife], None]
@@ -52,7 +55,7 @@ def _pair(
 
 
 def ended(life: WorkerLife, results: tuple[object, ...]) -> tuple[Any, ...]:
-    """How it ended, without ids: answers, and the rows that matter."""
+    """Return the result without ids: answers, and the rows that matter."""
     world = life.world
     rows = Counter((str(w.state), w.org, w.epoch, w.leaving_since is None) for w in world.workers())
     claims = Counter((c.org, c.ended_why, c.abandoned) for c in world.rows("claims"))
@@ -67,7 +70,9 @@ MISSED = ("refused", "no_warm_worker")
 
 
 def without_the_first(outcome: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What is the same whether the first verb was refused or never came: workers, claims, stamps, counters."""
+    """Return what is equal whether the first verb was refused or never ran: workers, claims,
+    stamps, counters.
+    """
     return outcome[1], outcome[2], outcome[4], outcome[5]
 
 
@@ -103,7 +108,7 @@ def acquire(org: str, request_id: str = "r1", **given: Any) -> Verb:
 
 
 def there_and_back(org: str) -> Verb:
-    """A claim that is given back at once."""
+    """Claim and release at once."""
 
     def run(deps: Deps) -> object:
         answer = acquire(org)(deps)
@@ -125,7 +130,7 @@ def cancel(org: str, request_id: str) -> Verb:
 
 
 def part(room: ModuleType, step: str, *given: Any) -> Verb:
-    """One part of a pass, as the room has it when it is run."""
+    """Run one part of a pass with the room's current code."""
 
     def run(deps: Deps) -> object:
         getattr(room, step)(Run(deps=deps, name="reap"), *given)
@@ -165,7 +170,7 @@ def refill_and_spawn(deps: Deps) -> object:
 
 
 def seen(life: WorkerLife, worker_id: str) -> Verb:
-    """The watch tells of this pod as it is now."""
+    """Deliver the watch event of this pod as it is now."""
     pod = life.world.driver.pods[worker_id]
     return lambda deps: observing.observe(deps, pod)
 
@@ -187,7 +192,7 @@ def set_org(org: str, **settings: Any) -> Verb:
     return run
 
 
-# Moments.
+# States in which verbs meet.
 
 
 def one_warm(life: WorkerLife) -> None:
@@ -240,7 +245,9 @@ def floor_of_one(life: WorkerLife) -> None:
 
 
 def floor_of_one_at_the_cap(life: WorkerLife) -> None:
-    """The one that was parked first ends last, so that a reap and whoever makes room choose differently."""
+    """The worker that was parked first has the latest end of its TTL, so that a reap and a drain
+    for room choose differently.
+    """
     life.world.profile(warm_target=0)
     life.world.org("acme", hot_idle_floor=1)
     life.world.warm(2)
@@ -274,7 +281,7 @@ def waiting_for_own(life: WorkerLife) -> None:
 
 
 def given_up_waiting(life: WorkerLife) -> None:
-    """His time is over, and nobody has told him yet."""
+    """The deadline has passed, and the waiter has no answer yet."""
     held(life)
     life.world.acquire("acme", request_id="r1", wait_s=5, task_id="acme-r1")
     life.world.pass_time(6)
@@ -329,7 +336,7 @@ _pair("claim / the same claim", one_warm)(lambda _life: (acquire("acme"), acquir
 _pair("claim / claim at a cap of one", two_warm_one_allowed)(
     lambda _life: (acquire("acme", "r1"), acquire("acme", "r2"))
 )
-# A claim that is made beside the change is not counted yet: reap counts it (ADR 4).
+# A claim that begins during the change is not counted yet: reap counts it (ADR 4).
 _pair("claim / a cap is set", one_warm, mended=part(reap, "_count_uncounted"))(
     lambda _life: (acquire("acme"), set_org("acme", cap=1))
 )
@@ -358,20 +365,20 @@ _pair("renew / release", held)(lambda life: (renew(_claim(life)), release(_claim
 _pair("release / release", held)(lambda life: (release(_claim(life)), release(_claim(life), "tainted")))
 _pair("release / its pod is gone", held)(lambda life: (release(_claim(life)), lose(_only(life, State.HOT))))
 _pair("release / claim of the same org", held)(lambda life: (release(_claim(life)), acquire("acme")))
-_pair("release / somebody sits down to wait", held)(
+_pair("release / a request begins to wait", held)(
     lambda life: (release(_claim(life)), acquire("acme", wait_s=3600))
 )
-_pair("tainted release / somebody waits", waiting)(lambda life: (release(_claim(life), "tainted"), refill))
+_pair("tainted release / a request waits", waiting)(lambda life: (release(_claim(life), "tainted"), refill))
 _pair("release / a waiter gives up", waiting_for_own)(
     lambda life: (release(_claim(life)), cancel("acme", "r1"))
 )
-_pair("release / a newcomer while somebody waits", waiting_for_own)(
+_pair("release / a new request while another waits", waiting_for_own)(
     lambda life: (release(_claim(life)), acquire("acme", "r2"))
 )
 _pair("park / a floor is set", held, mended=part(reap, "_count_uncounted"))(
     lambda life: (release(_claim(life)), set_org("acme", hot_idle_floor=1))
 )
-_pair("ready / somebody sits down to wait", almost_ready)(
+_pair("ready / a request begins to wait", almost_ready)(
     lambda life: (seen(life, _only(life, State.SPAWNING).id), acquire("acme", wait_s=3600))
 )
 _pair("ready / sweep of stuck slots", stuck_slot)(

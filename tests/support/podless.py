@@ -1,5 +1,7 @@
-"""A driver whose pods are entries in a dict: a second implementation of the driver port, which passes the same contract suite as the real
-ones (`tests/integration/test_podless_driver.py`). The test says when a pod becomes ready, dies or is taken away, and what is refused."""
+"""A driver whose pods are entries in a dict: a second implementation of the driver port, which
+passes the same contract suite as the real ones (`tests/integration/test_podless_driver.py`). The
+test decides when a pod becomes ready, ends or is deleted, and which calls are refused.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ _DEFAULT_GRACE_S = 30.0
 
 
 class PodlessCluster:
-    """What all drivers on it share: the pods and what belongs to them."""
+    """The state that all its drivers share: the pods and their companions."""
 
     def __init__(self) -> None:
         self.pods: dict[str, Pod] = {}
@@ -42,7 +44,7 @@ class PodlessCluster:
         self.words: dict[str, Word] = {}
         self.down = False
         self.lock = threading.RLock()
-        # How long each pod may take to end, and of those that were told to, how long is left.
+        # The grace period of each pod and, for terminating ones, the time that is left.
         self.graces_s: dict[str, float] = {}
         self.left_s: dict[str, float] = {}
         self.listeners: list[queue.SimpleQueue[Pod | Gone]] = []
@@ -62,7 +64,9 @@ class PodlessCluster:
             listener.put(news)
 
     def told_to_end(self, pod: Pod, grace_s: float | None) -> None:
-        """A container that has ended, or has nothing to finish, goes at once; one that is busy, or does not listen, has its grace."""
+        """Delete at once a container that has ended or is unused; one that is busy or ignores
+        SIGTERM has its grace period.
+        """
         wanted_s = self.graces_s.get(pod.name, _DEFAULT_GRACE_S) if grace_s is None else grace_s
         left_s = min(wanted_s, self.left_s.get(pod.name, math.inf))
         lingers = pod.phase is PodPhase.RUNNING and self.words.get(pod.name, Word.UNUSED) is not Word.UNUSED
@@ -83,7 +87,7 @@ class PodlessCluster:
             self.tell(Gone(name=name, uid=pod.uid))
 
     def grow_older(self, seconds: float) -> None:
-        """Time passes for all pods, and for the grace of those that were told to end."""
+        """Let time pass for all pods, and for the grace periods of terminating ones."""
         with self.lock:
             self.pods = {n: replace(p, age_s=p.age_s + seconds) for n, p in self.pods.items()}
             for name in list(self.left_s):
@@ -93,7 +97,7 @@ class PodlessCluster:
 
 
 class PodlessDriver:
-    """Pods without processes. Made alone it has a cluster of its own, and follows it from the first moment."""
+    """Pods without processes. Created alone it has its own cluster, and watches it from the start."""
 
     def __init__(self, cluster: PodlessCluster | None = None) -> None:
         self.cluster = cluster or PodlessCluster()
@@ -101,7 +105,7 @@ class PodlessDriver:
         self.anchored = True
         self.age_s = 0.0
         self.refuses_to_create = ""
-        # What somebody outside says no to: (verb, pod). And verbs that we have no right to at all.
+        # Calls that the cluster refuses, as (verb, pod), and verbs without any permission.
         self.denied: set[tuple[str, str]] = set()
         self.unanswered: set[tuple[str, str]] = set()
         self.forbidden: set[str] = set()
@@ -234,7 +238,7 @@ class PodlessDriver:
         now = self.pods.get(pod.name)
         if now is None or now.uid != pod.uid or now.phase is PodPhase.ENDED:
             return Word.UNUSED
-        # One that has no address yet can not be asked.
+        # A pod without an address cannot be reached.
         return self.words.get(pod.name, Word.UNUSED) if now.endpoint else Word.SILENT
 
     def companions(self) -> tuple[str, ...]:
@@ -252,7 +256,7 @@ class PodlessDriver:
             if self._news in self.cluster.listeners:
                 self.cluster.listeners.remove(self._news)
 
-    # What happens to pods.
+    # Events of pods.
 
     def become_ready(self, name: str, endpoint: str = "") -> None:
         self.change(
@@ -270,11 +274,11 @@ class PodlessDriver:
         self.cluster.take_away(name, companions=companions)
 
     def grow_older(self, seconds: float) -> None:
-        """Time passes for all pods."""
+        """Let time pass for all pods."""
         self.cluster.grow_older(seconds)
 
     def tell_again(self) -> None:
-        """A watch that begins anew tells every pod that is there; who went meanwhile is not told."""
+        """A watch that restarts reports every existing pod; deletions in between are not reported."""
         self.drain_events()
         for pod in self.pods.values():
             self._news.put(pod)
@@ -288,7 +292,7 @@ class PodlessDriver:
     def _called(self, verb: str, name: str) -> None:
         self.calls.append((verb, name))
         if self.down:
-            raise Transient("the cluster can not be reached")
+            raise Transient("the cluster cannot be reached")
         if verb in self.forbidden:
             raise Forbidden("forbidden", detail=f"may not {verb} pods: User cannot {verb} resource")
         if (verb, name) in self.denied:

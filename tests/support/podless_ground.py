@@ -1,4 +1,4 @@
-"""The ground of the driver whose pods are entries in a dict, so that the fake keeps the contract that the real ones keep."""
+"""The test ground of the podless driver, so that the fake passes the contract of the real drivers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.podless import PodlessCluster, PodlessDriver
 
 
 class PodlessGround:
-    """One cluster of entries. What a container would do by itself the test does here."""
+    """One cluster of entries. The test does what a container would do by itself."""
 
     def __init__(self) -> None:
         self.cluster = PodlessCluster()

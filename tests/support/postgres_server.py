@@ -21,17 +21,20 @@ from pool.store.sql import now
 from tests.support.waiting import eventually
 
 _KEPT = Path.home() / ".cache" / "warmpool"
-# Why a start fails that succeeds a moment later: processes of the server before are still there, or its port is taken.
+# Causes of a failed start that succeed a moment later: processes of the server before still run, or
+# its port is taken.
 _PASSING = ("is still in use", "already exists", "Address already in use")
 _START_LIMIT_S = 60.0
 _STOP_LIMIT_S = 30.0
 
 
 class PostgresServer:
-    """One server with one data directory; `kill` and `start` again lose nothing that was committed."""
+    """One server with one data directory; `kill` and `start` lose nothing that was committed."""
 
     def __init__(self, *, fsync: bool = False, tls: Path | None = None) -> None:
-        """`tls` is a folder with tls.crt and tls.key; the server then takes TLS beside plain connections."""
+        """`tls` is a folder with tls.crt and tls.key; the server then accepts TLS and plain
+        connections.
+        """
         self._root = Path(tempfile.mkdtemp(prefix="wp-pg-"))
         self._data = self._root / "data"
         self._fsync = "on" if fsync else "off"
@@ -46,7 +49,9 @@ class PostgresServer:
         self._make()
 
     def _make(self) -> None:
-        """A new cluster: a copy of one that was made on this machine before, since to make one takes seconds."""
+        """Create a cluster as a copy of one that was created on this machine before, because initdb
+        takes seconds.
+        """
         made = _KEPT / f"cluster-{self._version()}-{self._account.uid if self._account else os.getuid()}"
         if made.exists():
             shutil.copytree(made, self._data, symlinks=True)
@@ -66,7 +71,8 @@ class PostgresServer:
                     "--locale=C",
                 )
             )
-            with contextlib.suppress(OSError):  # there is no such place here, or another process was faster
+            # the directory does not exist here, or another process was faster
+            with contextlib.suppress(OSError):
                 _keep(self._data, made)
         if self._account:
             for path in (self._data, *self._data.rglob("*")):
@@ -126,7 +132,7 @@ class PostgresServer:
             self._process = None
 
     def kill(self) -> None:
-        """As if the machine had taken it away; the next start recovers."""
+        """Kill the server as in a crash of the machine; the next start recovers."""
         self.stop(signal.SIGQUIT)
 
     def create_database(self, name: str, *, template: str = "template1") -> str:
@@ -139,7 +145,7 @@ class PostgresServer:
             connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
     def configure(self, statement: str) -> None:
-        """An ALTER SYSTEM that every session follows from its next transaction on."""
+        """Run an ALTER SYSTEM that every session follows from its next transaction on."""
         with psycopg.connect(self.url(), autocommit=True) as connection:
             connection.execute("SET default_transaction_read_only = off")
             connection.execute(statement)
@@ -150,7 +156,7 @@ class PostgresServer:
         shutil.rmtree(self._root, ignore_errors=True)
 
     def _certificate(self, folder: Path) -> dict[str, str]:
-        """Copies that the server owns: it refuses a key that others may read."""
+        """Copy the files for the server's account: it refuses a key that others may read."""
         copies = {"ssl_cert_file": self._root / "tls.crt", "ssl_key_file": self._root / "tls.key"}
         for copy in copies.values():
             shutil.copy(folder / copy.name, copy)
@@ -189,10 +195,13 @@ class PostgresServer:
 
 
 def empty(store: Store) -> None:
-    """As it was when it was made. Rows are deleted, since to truncate all tables takes fifty times as long."""
+    """Restore the initial state. Rows are deleted, because truncating all tables takes fifty times
+    as long.
+    """
     emptied = [t for t in schema.metadata.tables if t not in {"clock", "pool"}]
     with store.write() as tx:
-        # Triggers, which keep live rows from being deleted, do not run in a replica's session.
+        # Triggers, which refuse the deletion of live rows, do not run in a session with the replica
+        # role.
         tx.exec_driver_sql(
             "SET LOCAL session_replication_role = replica;"
             + "".join(f"DELETE FROM {t};" for t in emptied)
@@ -203,7 +212,9 @@ def empty(store: Store) -> None:
 
 
 def _speaking_tls() -> Path:
-    """The programs of the machine's own Postgres, of any version: those of the wheel are built without TLS."""
+    """Return the directory of the machine's own Postgres, of any version: that of the wheel is
+    built without TLS.
+    """
     found = shutil.which("postgres")
     if found is None or not (Path(found).resolve().parent / "initdb").exists():
         raise RuntimeError("no Postgres that speaks TLS: install Debian's package postgresql")

@@ -1,4 +1,6 @@
-"""Debian's Prometheus for tests: promtool, and a server that scrapes what a test names. A missing one skips at home and fails in CI."""
+"""Debian's Prometheus for tests: promtool, and a server that scrapes given targets. If it is
+missing, tests skip locally and fail in CI.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from tests.support.waiting import eventually
 
 
 def command(name: str) -> str:
-    """The path of `prometheus` or `promtool`."""
+    """Return the path of `prometheus` or `promtool`."""
     found = shutil.which(name)
     if found is None:
         message = f"no {name} on the path: install Debian's prometheus"
@@ -35,7 +37,7 @@ def promtool(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 class Prometheus:
-    """A server that scrapes every second and keeps its data under one folder."""
+    """A server that scrapes every second and stores its data in one folder."""
 
     def __init__(
         self, folder: Path, targets: Mapping[str, int], *, rules: Path | None = None, every: str = "1s"
@@ -89,18 +91,18 @@ class Prometheus:
             self._process.wait(timeout=30)
 
     def query(self, expr: str) -> list[dict[str, Any]]:
-        """An instant query; raises if Prometheus refuses it."""
+        """Run an instant query; raise if Prometheus refuses it."""
         answer = self._get("/api/v1/query", query=expr)
         assert answer["status"] == "success", answer
         return list(answer["data"]["result"])
 
     def firing(self) -> set[str]:
-        """The names of alerts that fire now."""
+        """Return the names of firing alerts."""
         found = self._get("/api/v1/alerts")["data"]["alerts"]
         return {a["labels"]["alertname"] for a in found if a["state"] == "firing"}
 
     def scraped(self) -> dict[str, str]:
-        """How each target is: up, down or unknown."""
+        """Return the health of each target: up, down or unknown."""
         active = self._get("/api/v1/targets")["data"]["activeTargets"]
         return {t["labels"]["component"]: t["health"] for t in active}
 

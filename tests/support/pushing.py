@@ -1,4 +1,4 @@
-"""Messages of one sender, in order or not, pushed to a queue of a running pool; and the answers to them."""
+"""Push messages of one sender, valid or not, to a queue of a running pool, and read the answers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ VALID_S = 300
 
 
 class Sender:
-    """A producer with a reply list of its own and, on a pool with signed requests, the key of its org."""
+    """A producer with its own reply list and, on a pool with signed requests, the key of its org."""
 
     def __init__(self, system: System, *, key: OrgKey | None = None) -> None:
-        # A blocked pop outlasts the client's own timeout.
+        # A blocking pop takes longer than the client's own timeout.
         self.redis = redis.Redis.from_url(system.redis.url, socket_timeout=2 * ANSWERED_WITHIN_S)
         self.address = (
             f"{names.REPLY_PREFIX}{'' if key is None else key.org + ':'}sender.{RandomIds().token()}"
@@ -39,11 +39,11 @@ class Sender:
         self.redis.close()
 
     def draft(self, task: str, **kwargs: Any) -> Draft:
-        """A call that is in order, to be changed."""
+        """Return a valid call, for a test to change."""
         return Draft(task=task, task_id=new_task_id(), kwargs=kwargs, reply_to=self.address)
 
     def encoded(self, draft: Draft) -> bytes:
-        """Signed, if there is a key, as it is now."""
+        """Push it, signed as it is now if there is a key."""
         if self._key is not None:
             expires_s = int(self.redis.time()[0]) + VALID_S
             draft.signed(self._key, expires_s=expires_s, nonce=RandomIds().token())
@@ -53,7 +53,7 @@ class Sender:
         self.redis.lpush(queue, self.encoded(draft))
 
     def answers(self, count: int = 1) -> list[dict[str, Any]]:
-        """The next so many answers on the reply list."""
+        """Return the next `count` answers on the reply list."""
         found: list[dict[str, Any]] = []
         for _ in range(count):
             popped = self.redis.blpop([self.address], timeout=ANSWERED_WITHIN_S)
@@ -62,12 +62,12 @@ class Sender:
         return found
 
     def asked(self, task: str, **kwargs: Any) -> dict[str, Any]:
-        """The answer to a call that is in order."""
+        """Return the answer to a valid call."""
         self.push(self.draft(task, **kwargs))
         return self.answers()[0]
 
     def result(self, draft: Draft, *, within_s: float = ANSWERED_WITHIN_S) -> dict[str, Any]:
-        """The Celery result of a call without a reply list."""
+        """Return the Celery result of a call without a reply list."""
         raw: Any = eventually(lambda: self.redis.get(f"celery-task-meta-{draft.task_id}"), within_s=within_s)
         return dict(json.loads(raw)["result"])
 
@@ -77,7 +77,9 @@ class Sender:
 
 @contextmanager
 def never_sent(system: System, mark: str) -> Iterator[None]:
-    """In between nothing is pushed to Redis in which this text can be read. An attacker's own message has it in its encoded body only."""
+    """Check that nothing with this text is pushed to Redis during the block. An attacker's own
+    message contains it only in its encoded body.
+    """
     with redis.Redis.from_url(system.redis.url) as client, client.monitor() as monitor:
         try:
             yield
@@ -90,7 +92,7 @@ def never_sent(system: System, mark: str) -> Iterator[None]:
 
 
 def _until(monitor: Any, end: str, mark: str) -> list[str]:
-    """What of all commands up to the last has the mark."""
+    """Return the commands up to the last one that contain the mark."""
     found = []
     for each in monitor.listen():
         if mark in each["command"]:

@@ -1,4 +1,6 @@
-"""Calls that are to wait for a lock of another transaction: run in a thread of their own, and seen to be blocked before the test goes on."""
+"""Calls that wait for a lock of another transaction: run in their own thread, and checked to be
+blocked before the test continues.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ T = TypeVar("T")
 
 
 def aside(call: Callable[[], T]) -> Future[T]:
-    """Run it in a thread of its own."""
+    """Run it in its own thread."""
     future: Future[T] = Future()
 
     def run() -> None:
@@ -30,7 +32,7 @@ def aside(call: Callable[[], T]) -> Future[T]:
 
 
 def blocked(store: Store) -> int:
-    """How many sessions of this database wait for a lock that another holds."""
+    """Return how many sessions of this database wait for a lock."""
     statement = text(
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0"
     )
@@ -39,6 +41,6 @@ def blocked(store: Store) -> int:
 
 
 def is_blocked(store: Store, future: Future[Any], sessions: int = 1) -> None:
-    """Returns once it waits for somebody else's lock; fails if it goes through instead."""
+    """Return once the call waits for a lock of another transaction; fail if it completes instead."""
     eventually(lambda: future.done() or blocked(store) == sessions)
     assert not future.done(), f"it was not blocked: {future.exception() or future.result()}"

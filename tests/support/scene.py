@@ -1,7 +1,9 @@
-"""The pool in one process with a real driver: pods are processes or live in a cluster, the rest is as in `tests.support.world`.
+"""The pool in one process with a real driver: pods are processes or live in a cluster, the rest is
+as in `tests.support.world`.
 
-What the driver's watch tells is kept until the test observes it, and pods grow older with the test's clock. A real pod takes its time,
-so a test says what it waits for: `scene.until(...)` delivers messages and observes meanwhile.
+Events of the driver's watch are kept until the test observes them, and pods age with the test's
+clock. A real pod needs time, so tests wait explicitly: `scene.until(...)` delivers messages and
+observes meanwhile.
 """
 
 from __future__ import annotations
@@ -27,20 +29,20 @@ SOON_S = 40.0
 
 
 class PoolGround(DriverGround, Protocol):
-    """Where a whole pool stands."""
+    """Where a whole pool runs."""
 
     def driver_of(self, profiles: Mapping[str, Profile]) -> Driver:
-        """A driver for these profiles; they may change later."""
+        """Return a driver for these profiles; they may change later."""
 
     def tables(self) -> dict[str, dict[str, Any]]:
-        """What the configuration of a deployment says whose pods are here."""
+        """Return the configuration tables of a deployment whose pods are here."""
 
     def unstartable(self, profile: Profile) -> Profile:
-        """The same profile with a program that can not be started here."""
+        """Return the same profile with a program that cannot be started here."""
 
 
 class FollowedDriver:
-    """A real driver, with what its watch told kept for the test."""
+    """A real driver that keeps the events of its watch for the test."""
 
     def __init__(self, driver: Driver) -> None:
         self.older_by_s = 0.0
@@ -64,7 +66,7 @@ class FollowedDriver:
 
     @property
     def pods(self) -> dict[str, Pod]:
-        """All pods as they are now, but those that are going."""
+        """Return all pods as they are now, except terminating ones."""
         return {pod.name: pod for pod in self._driver.list().pods if not pod.terminating}
 
     def drain_events(self) -> tuple[Pod | Gone, ...]:
@@ -73,11 +75,11 @@ class FollowedDriver:
         return tuple(events)
 
     def become_ready(self, name: str) -> None:
-        """Wait until the watch has told that it is."""
+        """Wait until the watch has reported that the pod is ready."""
         self.wait_told(name, lambda seen: isinstance(seen, Pod) and seen.usable)
 
     def wait_told(self, name: str, check: Callable[[Pod | Gone], bool]) -> None:
-        """Wait until the watch has told this of a pod."""
+        """Wait until the watch has reported this state of a pod."""
         eventually(lambda: name in self._newest and check(self._newest[name]), within_s=SOON_S)
 
     def close(self) -> None:
@@ -111,7 +113,7 @@ class Scene(WorldStage[FollowedDriver]):
         self._profiles.update(self.deps.settings.profiles)
 
     def without_memory(self) -> Scene:
-        """Another replica, which has seen nothing yet."""
+        """Return another replica, which has observed nothing yet."""
         other = Scene(self.store, self.ground)
         other.deps = replace(other.deps, ids=self.deps.ids, settings=self.deps.settings)
         other.configure()
@@ -123,7 +125,7 @@ class Scene(WorldStage[FollowedDriver]):
         self.driver.older_by_s += seconds
 
     def until(self, check: Callable[[], T], *, within_s: float = SOON_S) -> T:
-        """Deliver and observe until it is so."""
+        """Deliver and observe until the condition holds."""
 
         def now() -> T:
             self.settle()
@@ -132,7 +134,7 @@ class Scene(WorldStage[FollowedDriver]):
         return eventually(now, within_s=within_s, every_s=0.1)
 
     def until_seen(self, check: Callable[[dict[str, Pod]], T]) -> T:
-        """Wait until the cache shows it: passes look at nothing else."""
+        """Wait until the cache shows it: passes read only the cache."""
         return eventually(
             lambda: check({pod.name: pod for pod in self.driver.cached().pods}), within_s=SOON_S
         )
@@ -146,7 +148,7 @@ class Scene(WorldStage[FollowedDriver]):
         return found
 
     def story(self, worker_id: str) -> list[str]:
-        """Why each of its moves was made."""
+        """Return the reason of each of its moves."""
         with self.store.read() as tx:
             return [
                 with_detail(e.reason, e.detail)

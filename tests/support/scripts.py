@@ -1,7 +1,8 @@
-"""What the pool does, as short scripts: a moment to begin from, and what happens then. Each is run once to count its external calls and then once for
-every call and every way in which that call can fail.
+"""The actions of the pool, as short scripts: a start state and what happens then. Each is run once
+to count its external calls and then once for every call and every way in which that call can fail.
 
-A new verb or pass gets a script here; `test_crash_points` fails for a pass or a task that has none."""
+A new verb or pass needs a script here; `test_crash_points` fails for a pass or a task without one.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +21,12 @@ from tests.support.convergence import WorkerLife
 from tests.support.world import STOP
 
 WARM = 2
-LEASE_S = 15  # of those who die: their claim is over soon after
+LEASE_S = 15  # of callers that crash: their claim ends soon afterwards
 
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
-    """`covers` names the tasks that it shows at work."""
+    """`covers` names the tasks that the script runs."""
 
     name: str
     prepare: Callable[[WorkerLife], None]
@@ -45,7 +46,7 @@ def _script(
     return add
 
 
-# Moments to begin from. In each of them somebody holds a worker and lives: whatever happens, it stays his.
+# Start states. In each of them a live holder has a worker, and must keep it whatever happens.
 
 
 def bystander(life: WorkerLife) -> None:
@@ -172,7 +173,7 @@ def _(life: WorkerLife) -> None:
     life.settle()
 
 
-@_script("release, somebody waits", waited_for)
+@_script("release, a request waits", waited_for)
 def _(life: WorkerLife) -> None:
     life.release(_mine(life), "tainted")
     life.settle()
@@ -231,7 +232,7 @@ def _set_cap(life: WorkerLife, cap: int) -> None:
 
 @_script("org cap lowered", _three_held)
 def _(life: WorkerLife) -> None:
-    """Nobody loses what he holds; the next one is refused."""
+    """No holder loses its worker; the next request is refused."""
     _set_cap(life, 2)
     life.world.run_pass("reap")
     life.ask("acme", task_id="fourth", lives=False, lease_s=LEASE_S)
@@ -246,7 +247,7 @@ def _capped(life: WorkerLife) -> None:
     life.ask("acme", task_id="waiter", wait_s=20, lease_s=LEASE_S)
 
 
-@_script("org cap raised while somebody waits", _capped)
+@_script("org cap raised while a request waits", _capped)
 def _(life: WorkerLife) -> None:
     _set_cap(life, 2)
     life.world.run_pass("reconcile_warm")
@@ -255,7 +256,7 @@ def _(life: WorkerLife) -> None:
 
 @_script("image rollout", warm)
 def _(life: WorkerLife) -> None:
-    """New ones first, then the old ones go; who holds an old one keeps it."""
+    """New workers first, then the old ones drain; a holder keeps its old worker."""
     life.world.profile(image="warmpool/reference-worker:next")
     life.world.run_pass("reconcile_warm")
     life.settle()
@@ -310,7 +311,7 @@ def _(life: WorkerLife) -> None:
     life.settle()
 
 
-@_script("a pod is told to go under its holder", held)
+@_script("a pod terminates under its holder", held)
 def _(life: WorkerLife) -> None:
     granted = life.holders[_mine(life)]
     life.world.driver.change(granted.worker_id, leaving="its node is drained")
@@ -327,7 +328,7 @@ def _(life: WorkerLife) -> None:
     stamping.stamp(life.world.deps, WorkerId(granted.worker_id))
 
 
-# The passes, each with something of everything to do.
+# The passes, each with work of every kind.
 
 
 def _something_of_everything(life: WorkerLife) -> None:
@@ -356,7 +357,7 @@ def _something_of_everything(life: WorkerLife) -> None:
 
 
 def _leftovers(life: WorkerLife) -> None:
-    """Pods without rows, rows without pods, companions without pods; each seen once before."""
+    """Pods without rows, rows without pods, companions without pods; each observed once before."""
     world, driver = life.world, life.world.driver
     driver.secrets["w-gone"] = "s"
     _a_pod(life, "w-stamped")
@@ -376,7 +377,7 @@ def _a_pod(life: WorkerLife, name: str) -> None:
 
 
 def _stuck(life: WorkerLife) -> None:
-    """A slot without a pod, one whose pod does not start, and a binding that nobody carries on."""
+    """A slot without a pod, one whose pod does not start, and a binding whose activation is silent."""
     world = life.world
     _something_of_everything(life)
     world.profile("slow", warm_target=2, activation_path="/configure")
@@ -419,7 +420,9 @@ def _(life: WorkerLife) -> None:
 
 @_script("a row behind its pod", held)
 def _(life: WorkerLife) -> None:
-    """The table was put back to an earlier day: the row lets go, the pod is left to its own word."""
+    """The database was restored to an earlier state: the row is given up, and the pod's self-report
+    decides.
+    """
     granted = life.holders.pop(_mine(life))
     pod = life.world.driver.pods[granted.worker_id]
     life.world.driver.stamp(pod, Stamp(org="acme", claim_id="later", epoch=granted.epoch + 2, busy=True))

@@ -1,4 +1,4 @@
-"""Requests as somebody would forge them: messages made by hand, each part of which a test may change, and what came of them."""
+"""Forged requests: messages built by hand, each part of which a test may change, and their results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def key_of(org: str, version: int = 1, *, master: str = MASTER_KEY, own_queue: b
 
 
 class SignedCaller:
-    """Somebody who can push to the queue and read one reply list."""
+    """A sender that can push to the queue and read one reply list."""
 
     def __init__(self, system: System, name: str = "test") -> None:
         self.system = system
@@ -53,7 +53,7 @@ class SignedCaller:
         return signing.sign(key, asked, expires_s=expires_s, nonce=RandomIds().token())
 
     def push(self, message: Message, signature: str | None) -> str:
-        """Put it on the queue; what was put there."""
+        """Push it to the queue; return what was pushed."""
         more = {} if signature is None else {HEADER: signature}
         raw = message.encoded(new_task_id(), more)
         self.redis.lpush("acquire", raw)
@@ -67,7 +67,7 @@ class SignedCaller:
         return dict(meta["result"])
 
     def ask(self, task: str, key: OrgKey, **kwargs: Any) -> dict[str, Any]:
-        """The whole of it, as it should be."""
+        """Return a complete, valid message."""
         message = self.message(task, kwargs)
         self.push(message, self.signature(message, key))
         return self.answer()
@@ -85,8 +85,10 @@ class SignedCaller:
 
 
 def written(system: System) -> dict[str, list[tuple[Any, ...]]]:
-    """All that callers can change, row by row, leases included. Workers that no org has yet come and go by themselves, and that an answer was
-    delivered is marked a moment later: both are left out."""
+    """Return everything that callers can change, row by row, leases included. Left out: workers
+    without an org, which passes create and drain, and the mark of a delivered answer, which is
+    written a moment later.
+    """
     tables = (schema.requests, schema.claims, schema.orgs, schema.workers, schema.journal)
     with system.store.read() as tx:
         return {table.name: [tuple(r) for r in tx.execute(_rows(table))] for table in tables}
@@ -105,10 +107,10 @@ def refusals(system: System) -> list[AuditEntry]:
 
 @contextmanager
 def refused_and_nothing_else(system: System, words: str) -> Iterator[None]:
-    """Something is refused in between: it is journalled, and nothing else changes."""
+    """Check that the block causes one refusal that is journalled, and no other change."""
     before, known = written(system), len(refusals(system))
     yield
-    # One of a test before may still be on its way.
+    # A refusal of an earlier test may still arrive.
     eventually(lambda: any(words in deed.why for deed in refusals(system)[known:]), within_s=WITHIN_S)
     assert all(deed.who.startswith("unproven caller") for deed in refusals(system)[known:])
     assert written(system) == before
@@ -120,6 +122,6 @@ def count(system: System, table: Any) -> int:
 
 
 def recipe() -> str:
-    """The code block of docs/security.md that signs."""
+    """Return the code block of docs/security.md that signs."""
     blocks = (ROOT / "docs" / "security.md").read_text().split("```python\n")[1:]
     return next(block.split("```")[0] for block in blocks if "def ask(" in block)

@@ -1,5 +1,6 @@
-"""A world that can be put back, so that a thousand cases begin from one moment without making it anew each time. Ids are never put back: what
-is new in two cases has two names."""
+"""A world that can be restored, so that a thousand cases start from one state without creating it
+each time. Ids are never restored: new objects of two cases have different names.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ _COUNTED = ("journal", "deeds")
 
 @dataclass(frozen=True)
 class Kept:
-    """One moment of a world."""
+    """One state of a world."""
 
     database: str
     pods: dict[str, Any]
@@ -26,14 +27,14 @@ class Kept:
 
 
 def keep(world: World) -> Kept:
-    """This moment, to be come back to."""
+    """Save the current state."""
     driver, broker = world.driver, world.broker
     words, sent, nudged = dict(driver.words), list(broker.sent), set(broker.nudged)
     return Kept(script(world.store), dict(driver.pods), dict(driver.secrets), words, sent, nudged)
 
 
 def restore(world: World, kept: Kept) -> None:
-    """Back to that moment."""
+    """Restore that state."""
     put_back(world.store, kept.database)
     driver, broker = world.driver, world.broker
     driver.pods, driver.secrets, driver.words = dict(kept.pods), dict(kept.secrets), dict(kept.words)
@@ -42,8 +43,9 @@ def restore(world: World, kept: Kept) -> None:
 
 
 def script(store: Store) -> str:
-    """The statements that put the rows back as they are now. The triggers, which would refuse rows that begin in the midst of life, do not run
-    in a replica's session."""
+    """Return the statements that restore the current rows. Triggers, which refuse rows that begin
+    in a later state, do not run in a session with the replica role.
+    """
     parts = ["SET LOCAL session_replication_role = replica", *(f"DELETE FROM {name}" for name in _TABLES)]
     with store.snapshot() as tx:
         for name in _TABLES:
@@ -60,6 +62,6 @@ def script(store: Store) -> str:
 
 
 def put_back(store: Store, kept: str) -> None:
-    """The rows of that moment, in one round trip."""
+    """Restore the rows in one round trip."""
     with store.write() as tx:
         tx.exec_driver_sql(kept)

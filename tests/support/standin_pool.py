@@ -1,7 +1,9 @@
-"""A stand-in for the server: the four tasks of the contract in a stock Celery app, their answers on the reply list.
+"""A stand-in for the server: the four tasks of the contract in a stock Celery app, with answers on the
+reply list.
 
-It keeps its claims in Redis, where a test can look at them and break things. Run by a real Celery worker process:
-`python -m celery -A tests.support.standin_pool worker --pool threads -Q acquire`, with STANDIN_URL set.
+It keeps its claims in Redis, where a test can read and damage them. Run by a real Celery worker
+process: `python -m celery -A tests.support.standin_pool worker --pool threads -Q acquire`, with
+STANDIN_URL set.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ def make_app(url: str) -> Celery:
     data = redis.Redis.from_url(url, decode_responses=True)
 
     class Answering(Task[Any, Any]):
-        """Puts the answer on the reply list, unless it is to be lost."""
+        """Push the answer to the reply list, unless it is to be lost."""
 
         def after_return(
             self, status: str, retval: Any, task_id: str, args: Any, kwargs: Any, einfo: Any
@@ -115,7 +117,7 @@ def a_grant(number: int = 1) -> dict[str, Any]:
 
 
 class StandIn:
-    """The stand-in as a running service, and what a test may do to it."""
+    """The stand-in as a running service, with controls for a test."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -155,12 +157,12 @@ class StandIn:
         self._data.hset("standin:claims", claim_id, cause)
 
     def claim(self, claim_id: str) -> str | None:
-        """How the claim stands: live, or how it was given back, or why it ended."""
+        """Return the state of the claim: live, the condition of its release, or why it ended."""
         found = self._data.hget("standin:claims", claim_id)
         return None if found is None else str(found)
 
     def ran(self, task: str) -> list[tuple[str, dict[str, Any]]]:
-        """The task id and arguments of every run of a task."""
+        """Return the task id and arguments of every run of a task."""
         runs = [json.loads(run) for run in self._data.lrange("standin:ran", 0, -1)]
         return [(task_id, kwargs) for name, task_id, kwargs in runs if name == task]
 

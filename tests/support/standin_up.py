@@ -1,8 +1,11 @@
-"""`warmpool up` with stand-ins: a real supervisor, Redis and Postgres, but components that only touch their ready files.
+"""Run `warmpool up` with stand-ins: a real supervisor, Redis and Postgres, but components that only
+touch their ready files.
 
-    python -m tests.support.standin_up DATA_DIR [--code VERSION] [--broken NAME] [--stubborn NAME] [--unclearable]
+    python -m tests.support.standin_up DATA_DIR [--code VERSION] [--broken NAME]
+        [--stubborn NAME] [--unclearable]
 
-A broken one ends at once, a stubborn one does not hear SIGTERM. Unclearable: clearing the pods raises.
+A broken component ends at once, a stubborn one ignores SIGTERM. Unclearable: clearing the pods
+raises.
 """
 
 from __future__ import annotations
@@ -99,6 +102,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # A test runner that is itself in the background may have set this to be ignored.
+    # A test runner in the background may have set this signal to be ignored.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     sys.exit(main())

@@ -1,4 +1,6 @@
-"""Whether a deployment's processes still stand as they were started: the same ones, every thread of theirs, within the chart's memory."""
+"""Check that a deployment's processes are still the ones that were started, with every thread,
+within the chart's memory limit.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ _PATIENCE_S = 60.0
 
 
 class Standing:
-    """As it is when this is made; `complaints` says what is otherwise later."""
+    """The processes when this object is created; `complaints` lists later differences."""
 
     def __init__(self, system: System) -> None:
         self._system = system
@@ -29,7 +31,9 @@ class Standing:
         self._crashes = self._crash_count()
 
     def complaints(self) -> list[str]:
-        """Processes that ended or were started again, threads that died, memory above the chart's limit."""
+        """Return processes that ended or restarted, threads that died, and memory above the chart's
+        limit.
+        """
         found = []
         for name, pid in self._pids.items():
             part = self._system[name]
@@ -50,7 +54,7 @@ class Standing:
         assert not found, f"{found}\n{self._system.tails()}"
 
     def _crash_count(self) -> dict[str, tuple[int, float]]:
-        """How many threads have died of an exception so far, by log and by metric."""
+        """Return how many threads have died of an exception, from log and metric."""
         counted = {}
         for name, part in self._system.parts.items():
             restarts = (
@@ -61,7 +65,7 @@ class Standing:
 
 
 def peak_memory(pid: int) -> int:
-    """The most that was resident at once, in bytes."""
+    """Return the peak resident memory, in bytes."""
     status = Path(f"/proc/{pid}/status").read_text()
     found = re.search(r"VmHWM:\s+(\d+) kB", status)
     assert found is not None, status
@@ -69,7 +73,7 @@ def peak_memory(pid: int) -> int:
 
 
 def memory_limit(name: str) -> int:
-    """What the chart gives this component, in bytes."""
+    """Return the chart's memory limit of this component, in bytes."""
     values = _chart_values()
     component = values.get(name.partition("-")[0]) or {}
     limit = str((component.get("resources") or values["defaults"]["resources"])["limits"]["memory"])
@@ -82,7 +86,7 @@ def _chart_values() -> dict[str, Any]:
 
 
 def metric(system: System, name: str, metric_name: str) -> list[float]:
-    """The values of one metric of a process, whatever its labels; none if it has no such metric."""
+    """Return the values of one metric of a process over all labels; empty if it has no such metric."""
     port = system.metrics_ports[name]
     if not port:
         return []
@@ -94,12 +98,12 @@ def metric(system: System, name: str, metric_name: str) -> list[float]:
 
 
 def refused_messages(system: System) -> float:
-    """How many messages all processes have dropped or refused."""
+    """Return how many messages all processes have dropped or refused."""
     return sum(sum(metric(system, name, "warmpool_messages_refused_total")) for name in system.parts)
 
 
 def drained(system: System, queues: tuple[str, ...] = QUEUES, *, within_s: float = _PATIENCE_S) -> None:
-    """Wait until nothing lies on the queues."""
+    """Wait until the queues are empty."""
     with redis.Redis.from_url(system.redis.url) as client:
         eventually(lambda: not any(client.llen(queue) for queue in queues), within_s=within_s, every_s=0.1)
 

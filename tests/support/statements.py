@@ -1,4 +1,4 @@
-"""What is asked of a database, statement by statement."""
+"""Record the statements that a database executes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pool.store import Store
 
 @contextmanager
 def statements(store: Store) -> Iterator[list[str]]:
-    """Those that run over this store's engine until the block ends."""
+    """Record the statements of this store's engine until the block ends."""
     found: list[str] = []
 
     def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:

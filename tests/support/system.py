@@ -1,5 +1,6 @@
-"""A real deployment for tests: a broker, a database, and the pool's own processes, each of which a test may kill, freeze,
-stop or start again. Nothing of it is left behind, and that is checked."""
+"""A real deployment for tests: a broker, a database, and the pool's own processes, which a test may
+kill, freeze, stop or restart. Checks that nothing of it is left behind.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +44,9 @@ EVERYTHING = ("acquire", "fleet", "bind", "passes", "beat")
 START_LIMIT_S = 90.0
 PATIENCE_S = 60.0
 TAIL_LINES = 25
-# Between two cycles of one thread of a load: faster ones wear out the machine and show nothing more.
+# Pause between two cycles of one thread of a load; faster cycles only use up the machine.
 LOAD_PAUSE_S = 0.25
-# The smallest that nest, so that what is waited for comes soon.
+# The smallest budgets that nest, so that timeouts end soon.
 SMALL_BUDGETS: dict[str, Any] = {
     "pod_ready_limit_s": 30,
     "spawn_budget_s": 30,
@@ -62,7 +63,7 @@ SMALL_BUDGETS: dict[str, Any] = {
 
 
 class SystemPart:
-    """One process of a deployment; over restarts it keeps its log."""
+    """One process of a deployment; it keeps its log over restarts."""
 
     def __init__(self, name: str, folder: Path, env: Mapping[str, str]) -> None:
         self.name = name
@@ -100,24 +101,24 @@ class SystemPart:
             os.kill(self.pid, sig)
 
     def kill(self) -> None:
-        """As a crash or the kernel would."""
+        """Kill it as in a crash."""
         self.send(signal.SIGKILL)
         if self._process is not None:
             self._process.wait(timeout=30)
 
     def terminate(self, within_s: float = 60.0) -> int:
-        """Ask it to end; its exit code."""
+        """Send SIGTERM; return its exit code."""
         self.send(signal.SIGTERM)
         return self.ends(within_s)
 
     def ends(self, within_s: float = 60.0) -> int:
-        """Wait for its end; its exit code."""
+        """Wait for its end; return its exit code."""
         assert self._process is not None
         return self._process.wait(timeout=within_s)
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """It exists and does nothing."""
+        """Freeze it: it exists and does nothing."""
         self.send(signal.SIGSTOP)
         try:
             yield
@@ -133,8 +134,9 @@ class SystemPart:
 
 
 class System:
-    """One deployment under one folder. `settings` are the tables of its warmpool.toml; pool settings are the smallest that
-    nest unless they are given."""
+    """One deployment in one folder. `settings` are the tables of its warmpool.toml; pool settings
+    default to the smallest that nest.
+    """
 
     def __init__(
         self,
@@ -146,7 +148,9 @@ class System:
         broker_url: str = "",
         measured: bool = False,
     ) -> None:
-        """`redis` is a server of the test's own, not yet started; `broker_url` how the processes reach it, if not as anybody would."""
+        """`redis` is a server of the test, not yet started; `broker_url` is the URL for the
+        processes, if it differs.
+        """
         self.folder = folder
         self._measured = measured
         for place in (folder, folder / "logs", folder / "run"):
@@ -166,7 +170,7 @@ class System:
         self.store: Store = connect(self.database_url, connections=5)
 
     def configure(self, settings: Mapping[str, Any]) -> None:
-        """What processes read that start from here on."""
+        """Set variables for processes that start from here on."""
         self.config.write_text(as_toml({**settings, "pool": {**SMALL_BUDGETS, **settings.get("pool", {})}}))
 
     # What runs.
@@ -184,7 +188,9 @@ class System:
         self.close()
 
     def run(self, *names: str) -> Self:
-        """Start these processes (a second one of a role is named role-2) and wait until each is ready."""
+        """Start these processes (a second one of a role is named role-2) and wait until each is
+        ready.
+        """
         for name in names:
             if name not in self.parts:
                 port = {"WARMPOOL_METRICS_PORT": str(free_port())} if self._measured else {}
@@ -195,14 +201,14 @@ class System:
         return self
 
     def mend(self) -> Self:
-        """Start what a test has ended, also one that failed before it could start it again."""
+        """Start processes that a test has ended, also after a test that failed in between."""
         if not self.redis.running:
             self.redis.start()
         self.run(*[name for name, part in self.parts.items() if not part.alive()])
         return self
 
     def skew(self, name: str, seconds: float) -> SystemPart:
-        """Start this process again with a wall clock that is wrong by so much; 0 puts it right."""
+        """Restart this process with a wall clock that is off by `seconds`; 0 corrects it."""
         if name in self.parts and self.parts[name].alive():
             self.parts[name].terminate()
         self.parts[name] = SystemPart(name, self.folder, skewed(self.env, seconds))
@@ -210,7 +216,7 @@ class System:
         return self.parts[name]
 
     def restart(self) -> Self:
-        """End all processes in order and start them again, as whoever changes their configuration does."""
+        """Stop all processes in order and start them again, as after a change of configuration."""
         for part in self.parts.values():
             part.send(signal.SIGTERM)
         for part in self.parts.values():
@@ -221,7 +227,7 @@ class System:
         return self.parts[name]
 
     def command(self, *words: str, ok: Sequence[int] = (0,), env: Mapping[str, str] | None = None) -> str:
-        """Run a `warmpool` command on this deployment; what it printed."""
+        """Run a `warmpool` command on this deployment; return its output."""
         done = forking.run(words, env={**self.env, **(env or {})}, cwd=self.folder)
         assert done.returncode in ok, (
             f"warmpool {' '.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}"
@@ -229,7 +235,7 @@ class System:
         return done.stdout
 
     def close(self) -> None:
-        """End everything, and see that it is so."""
+        """Stop everything, and check it."""
         for part in self.parts.values():
             part.kill()
         clear_pods(self.folder / "local")
@@ -242,7 +248,7 @@ class System:
 
     @property
     def metrics_ports(self) -> dict[str, int]:
-        """Where each process serves its metrics, if they are `measured`."""
+        """Return where each process serves its metrics, if they are `measured`."""
         return {name: part.metrics_port for name, part in self.parts.items()}
 
     def count(self, *states: State, profile: str = "default") -> int:
@@ -252,7 +258,7 @@ class System:
             return int(tx.execute(found).scalar_one())
 
     def wait_idle(self, count: int, *, profile: str = "default", within_s: float = 60.0) -> None:
-        """Until so many workers are warm; what the processes said if they do not become so."""
+        """Wait until `count` workers are warm; on failure show the logs of the processes."""
         try:
             eventually(
                 lambda: self.count(State.IDLE, profile=profile) >= count, within_s=within_s, every_s=0.1
@@ -272,29 +278,31 @@ class System:
             return tx.execute(select(schema.claims).where(schema.claims.c.id == claim_id)).one()
 
     def shift_clock(self, seconds: float) -> None:
-        """The database's clock moves on."""
+        """Advance the database's clock."""
         with self.store.write() as tx:
             tx.execute(update(schema.clock).values(shift_s=schema.clock.c.shift_s + seconds))
 
     def entries(self) -> list[Entry]:
-        """The whole journal."""
+        """Return the whole journal."""
         with self.store.read() as tx:
             return journal.since(tx, limit=10_000_000)
 
     def wrongs(self) -> list[str]:
-        """What must hold at any moment and does not: exclusive holds, counters, a journal that replays to the table."""
+        """Return violated invariants: exclusive holds, counters, a journal that replays to the
+        table.
+        """
         with self.store.snapshot() as tx:
             found = orgs.miscounted(tx) + journal.disagreements(tx)
             entries = journal.since(tx, limit=10_000_000)
         return found + held_twice(entries)
 
     def tails(self) -> str:
-        """The ends of all logs."""
+        """Return the ends of all logs."""
         return "\n".join(part.tail() for part in self.parts.values())
 
 
 class Service:
-    """Somebody else's service, which knows no more than a URL and the names of the tasks."""
+    """A service that has only a URL and the names of the tasks."""
 
     def __init__(self, url: str) -> None:
         self.app = Celery("service", broker=url, backend=url, set_as_current=False)
@@ -315,7 +323,7 @@ class Service:
 
 
 class Insider(Service):
-    """Somebody who has the master key, and so sends the pool's own tasks."""
+    """A sender with the master key, which can send internal tasks."""
 
     def __init__(self, system: System) -> None:
         super().__init__(system.redis.url)
@@ -323,7 +331,7 @@ class Insider(Service):
         self._signs = config.keyring(own).internal_tasks()
 
     def order(self, task: str, /, headers: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
-        """Have a task of the pool's own run."""
+        """Run an internal task."""
         task_id = new_task_id()
         asked = Asked(task=task, task_id=task_id, address="", args=(), kwargs=kwargs)
         signed = {**(headers or {}), INTERNAL_HEADER: self._signs.sign(asked)}
@@ -333,7 +341,9 @@ class Insider(Service):
 
 
 class Load:
-    """Threads of one client that acquire and release again and again, and notice if two of them hold one worker at once."""
+    """Threads of one client that acquire and release repeatedly, and detect two holders of one
+    worker.
+    """
 
     def __init__(
         self,
@@ -369,7 +379,7 @@ class Load:
         assert not self.held_twice
 
     def goes_on(self, cycles: int = 20, within_s: float = PATIENCE_S) -> None:
-        """Wait for so many more acquires that were granted and released."""
+        """Wait for `cycles` more acquires that were granted and released."""
         goal = self.cycles + cycles
         eventually(lambda: self.cycles >= goal, within_s=within_s)
 
@@ -398,8 +408,10 @@ class Load:
 
 
 def held_twice(entries: Sequence[Entry]) -> list[str]:
-    """Where the journal shows a worker with two holders, as sentences: a claim that takes a worker from another without
-    the release in between, a claim that begins without a new epoch, or one that is on two workers."""
+    """Return where the journal shows a worker with two holders: a claim that takes a worker from
+    another without the release in between, a claim that begins without a new epoch, or one that is
+    on two workers.
+    """
     found: list[str] = []
     last: dict[str, tuple[str | None, int]] = {}
     worker_of: dict[str, str] = {}
@@ -420,7 +432,7 @@ def held_twice(entries: Sequence[Entry]) -> list[str]:
 
 
 def clear_pods(root: Path) -> None:
-    """Delete all local pods under a folder, and wait until they are gone."""
+    """Delete all local pods in a folder, and wait until they are gone."""
     if not root.exists():
         return
     driver = LocalDriver(root, clock=SystemClock(), call_timeout_s=10)
@@ -438,7 +450,9 @@ def clear_pods(root: Path) -> None:
 
 
 def as_toml(tables: Mapping[str, Any]) -> str:
-    """`{"pool": {…}, "profiles": {"default": {…}}}` as TOML; what is deeper than that is written inline."""
+    """Return `{"pool": {…}, "profiles": {"default": {…}}}` as TOML; deeper tables are written
+    inline.
+    """
     lines: list[str] = []
     for name, table in tables.items():
         plain = {k: v for k, v in table.items() if not (name != "pool" and isinstance(v, dict))}

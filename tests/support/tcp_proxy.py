@@ -1,5 +1,6 @@
-"""A TCP proxy on the loopback that can be cut: in the open (connections are refused and ended), or silently, as a network does that
-loses every packet."""
+"""A TCP proxy on the loopback that can be cut: openly (connections are refused and ended), or
+silently, like a network that loses every packet.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ PIECE = 65_536
 
 
 class TcpProxy:
-    """Passes bytes on to a port, both ways, until it is told not to. One thread, whatever the number of connections."""
+    """Passes bytes to a port, both ways, until it is cut. One thread for any number of connections."""
 
     def __init__(self, to_port: int) -> None:
         self.port = 0
@@ -37,7 +38,7 @@ class TcpProxy:
 
     @contextmanager
     def cut(self, *, silently: bool) -> Iterator[None]:
-        """Nothing comes through while inside."""
+        """Pass nothing on while the block runs."""
         self.begin_cut(silently=silently)
         try:
             yield
@@ -51,7 +52,7 @@ class TcpProxy:
             self._loop.call_soon_threadsafe(self._end_connections)
 
     def end_cut(self) -> None:
-        """Connections that were silent end now, as they would when the other side no longer knows them."""
+        """End connections that were silent, as when the other side no longer has them."""
         self._refuses = False
         self._loop.call_soon_threadsafe(self._end_connections)
         self._loop.call_soon_threadsafe(self._through.set)

@@ -1,4 +1,4 @@
-"""A process whose threads a test can kill, one at a time."""
+"""Run a process whose threads a test can kill, one at a time."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ _FILE = "THREAD_KILL_FILE"
 
 
 def killable(env: Mapping[str, str], file: Path) -> dict[str, str]:
-    """An environment under which a Python process has a thread killed when it is told to."""
+    """Return an environment in which threads of a Python process can be killed."""
     path = os.pathsep.join(filter(None, [str(_FOLDER), env.get("PYTHONPATH", "")]))
     return {**env, "PYTHONPATH": path, _FILE: str(file)}
 
 
 def kill_thread(pid: int, env: Mapping[str, str], which: str) -> None:
-    """Kill the thread of this name, or the long-lived one with this number, in a process that was started with this environment. One that has only
-    just started, and would be ended by the signal, is left alone."""
+    """Kill the thread of this name, or the long-lived one with this number, in a process that was
+    started with this environment. A process that has only just started is left alone, because the
+    signal would end it.
+    """
     Path(env[_FILE]).write_text(which)
     if _listens(pid):
         os.kill(pid, SIGNAL)

@@ -1,4 +1,6 @@
-"""TLS in front of a server that speaks none: the wheel's Valkey is built without it. Certificates are made by `openssl`, for a day."""
+"""TLS in front of a server without TLS: the wheel's Valkey is built without it. Certificates are
+created by `openssl`, valid for a day.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ import pytest
 
 
 def certificates(folder: Path) -> Path:
-    """ca.crt, tls.crt and tls.key for 127.0.0.1 in that folder, and other.crt, an authority that has signed nothing."""
+    """Create ca.crt, tls.crt and tls.key for 127.0.0.1 in that folder, and other.crt, an authority
+    that has signed nothing.
+    """
     if shutil.which("openssl") is None:
         if os.environ.get("CI"):
             raise RuntimeError("no openssl on PATH")
@@ -29,7 +33,8 @@ def certificates(folder: Path) -> Path:
     curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
     for name in ("ca", "other"):
         openssl(
-            "req", "-x509", *curve, "-keyout", f"{name}.key", "-out", f"{name}.crt", "-days", "1", "-subj", f"/CN={name}",
+            "req", "-x509", *curve, "-keyout", f"{name}.key", "-out", f"{name}.crt", "-days", "1", "-subj",
+            f"/CN={name}",
             "-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign",
         )  # fmt: skip
     openssl("req", *curve, "-keyout", "tls.key", "-out", "tls.csr", "-subj", "/CN=127.0.0.1")
@@ -40,7 +45,7 @@ def certificates(folder: Path) -> Path:
 
 
 class TlsProxy:
-    """Listens with a certificate, and hands what comes through to a port that speaks plainly."""
+    """Listens with a certificate, and passes the plain bytes to a port."""
 
     def __init__(self, certificates: Path, to_port: int) -> None:
         self._to_port = to_port
@@ -65,7 +70,7 @@ class TlsProxy:
                 threading.Thread(target=self._serve, args=(raw,), daemon=True).start()
 
     def _serve(self, raw: socket.socket) -> None:
-        """Who does not shake hands, and whose server is away, is hung up on."""
+        """Close connections without a handshake and connections whose server is unreachable."""
         with (
             closing(raw),
             suppress(OSError),

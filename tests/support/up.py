@@ -1,4 +1,4 @@
-"""`warmpool up` as its user meets it: one command, everything real."""
+"""Run `warmpool up` as a user does: one command, everything real."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.system import ROOT, as_toml, clear_pods, held_twice
 from tests.support.waiting import eventually
 
 READY_LIMIT_S = 240.0
-# The example of the welcome, for machines without curl.
+# The example of the welcome text, for machines without curl.
 USE = (
     "import os, urllib.request as u; "
     "head = dict(line.split('\"')[1].split(': ', 1) for line in open(os.environ['WARMPOOL_CURL_CONFIG'])); "
@@ -34,7 +34,7 @@ class Up:
     """Runs of `warmpool up` on one data directory, and commands beside them."""
 
     def __init__(self, folder: Path, *words: str) -> None:
-        """`words` are said to every run."""
+        """`words` are arguments of every run."""
         self.place = DataDir.open(folder)
         self.words = words
         self.config = folder / "warmpool.toml"
@@ -93,7 +93,7 @@ class Up:
 
     @contextlib.contextmanager
     def _database(self) -> Iterator[str]:
-        """The pool's own Postgres: the one that runs, else started for this one look."""
+        """The pool's own Postgres: the running one, else one that is started for this read."""
         if self.place.database_url.exists():
             yield self.place.database_url.read_text()
             return

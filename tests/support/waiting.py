@@ -1,4 +1,4 @@
-"""Waiting for something to become true, bounded."""
+"""Wait until a condition holds, with a time limit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ T = TypeVar("T")
 
 
 def eventually(check: Callable[[], T | None], *, within_s: float = 10.0, every_s: float = 0.02) -> T:
-    """The first truthy value of `check`; an AssertionError with the last value if it stays falsy."""
+    """Return the first truthy value of `check`; raise an AssertionError with the last value if
+    there is none.
+    """
     end = time.monotonic() + within_s
     while True:
         value = check()

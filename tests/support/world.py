@@ -1,5 +1,7 @@
-"""A whole pool in one process for tests of the verbs: a real store, a driver, and a broker whose messages the test delivers itself, so that
-the order of lines is the order of events. `World` has pods without processes; `tests.support.scene` has the same with real ones."""
+"""A whole pool in one process, for tests of the verbs: a real store, a driver, and a broker whose
+messages the test delivers itself, so that the order of lines is the order of events. `World` has
+pods without processes; `tests.support.scene` has the same with real ones.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ from tests.support.podless import PodlessDriver
 
 
 class CountingIds:
-    """Ids in the order in which they are asked for."""
+    """Ids in the order of their creation."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
@@ -50,7 +52,7 @@ class CountingIds:
 
 @dataclass
 class HeldMessages:
-    """A broker that keeps what was sent until the test delivers it, drops it, or delivers it twice."""
+    """A broker that keeps sent messages until the test delivers, drops or repeats them."""
 
     sent: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     replies: list[tuple[ReplyTo, dict[str, Any]]] = field(default_factory=list)
@@ -91,13 +93,13 @@ class _AlwaysHeld:
 
 
 class WorldEvent(Driver, Protocol):
-    """A driver whose news the test takes when it wants to."""
+    """A driver whose watch events the test takes when it needs them."""
 
     def drain_events(self) -> tuple[Pod | Gone, ...]:
-        """What its watch has told since the last time."""
+        """Return the events of its watch since the last call."""
 
     def become_ready(self, name: str) -> None:
-        """Let a pod come to life."""
+        """Make a pod ready."""
 
 
 D = TypeVar("D", bound=WorldEvent)
@@ -129,7 +131,7 @@ class WorldStage(Generic[D]):
     def configure(
         self, *, profiles: Mapping[str, Profile] | None = None, orgs_auto_create: bool = True, **pool: Any
     ) -> None:
-        """Other settings, from here on, as after a restart."""
+        """Apply other settings from here on, as after a restart."""
         settings = replace(
             self.deps.settings,
             pool=replace(self.deps.settings.pool, **pool),
@@ -151,7 +153,7 @@ class WorldStage(Generic[D]):
             if settings:
                 orgs.change(tx, OrgId(name), settings)
 
-    # What callers do.
+    # Actions of callers.
 
     def acquire(
         self, org: str = "acme", *, task_id: str | None = None, **given: Any
@@ -173,7 +175,7 @@ class WorldStage(Generic[D]):
         return answer
 
     def waits(self, org: str = "acme", **given: Any) -> str:
-        """An acquire that waits; its task id."""
+        """Send an acquire that waits; return its task id."""
         task_id = f"task-{next(self._tasks)}"
         answer = self.acquire(org, task_id=task_id, **{"wait_s": 30, **given})
         assert isinstance(answer, Pending), answer
@@ -188,10 +190,10 @@ class WorldStage(Generic[D]):
     def cancel(self, org: str, request_id: str) -> str:
         return str(claiming.cancel(self.deps, Cancel.parse(org, request_id))["outcome"])
 
-    # What the pool does.
+    # Actions of the pool.
 
     def deliver(self, *only: str, times: int = 1) -> int:
-        """Run the messages that were sent (of these tasks, or all), as Celery would. How many."""
+        """Run the sent messages (of these tasks, or all) as Celery would; return their number."""
         taken = [m for m in self.broker.sent if not only or m[0] in only]
         self.broker.sent = [m for m in self.broker.sent if m not in taken]
         for task, arguments in taken:
@@ -200,7 +202,7 @@ class WorldStage(Generic[D]):
         return len(taken)
 
     def settle(self, rounds: int = 10) -> None:
-        """Deliver messages and observe pods until nothing moves any more."""
+        """Deliver messages and observe pods until nothing changes."""
         for _ in range(rounds):
             moved = self.deliver()
             self.observe()
@@ -208,7 +210,7 @@ class WorldStage(Generic[D]):
                 return
 
     def observe(self) -> None:
-        """All that the watch would tell."""
+        """Deliver all events of the watch."""
         for seen in self.driver.drain_events():
             observing.observe(self.deps, seen)
 
@@ -219,7 +221,7 @@ class WorldStage(Generic[D]):
         refill_once(self.deps, ProfileName(profile))
 
     def warm(self, count: int, profile: str = "default") -> list[str]:
-        """So many idle workers, made as the pool makes them."""
+        """Create `count` idle workers as the pool creates them."""
         before = {w.id for w in self.workers(State.IDLE)}
         with self.store.write() as tx:
             shape = self.deps.settings.profiles[profile]
@@ -233,7 +235,7 @@ class WorldStage(Generic[D]):
         return [w.id for w in self.workers(State.IDLE) if w.id not in before]
 
     def pass_time(self, seconds: float) -> None:
-        """The database's clock moves on."""
+        """Advance the database's clock."""
         with self.store.write() as tx:
             tx.execute(update(schema.clock).values(shift_s=schema.clock.c.shift_s + seconds))
 
@@ -241,7 +243,7 @@ class WorldStage(Generic[D]):
         with self.store.write() as tx:
             canary_answered(tx, gap_s=10)
 
-    # What is there.
+    # The current state.
 
     def workers(self, *states: State) -> list[SeenWorker]:
         with self.store.read() as tx:
@@ -267,7 +269,9 @@ class WorldStage(Generic[D]):
             return list(tx.execute(select(found).order_by(*found.primary_key)))
 
     def check(self) -> None:
-        """What must hold at any moment: rows agree with themselves, counters with what they count, the journal with the table."""
+        """Check what must always hold: rows are consistent, counters match, the journal replays to
+        the table.
+        """
         with self.store.snapshot() as tx:
             found = orgs.miscounted(tx) + journal.disagreements(tx)
             for row in workers.live(tx, states=frozenset(State)):
@@ -275,7 +279,7 @@ class WorldStage(Generic[D]):
         assert not found, found
 
     def run_task(self, task: str, given: dict[str, Any]) -> None:
-        """One message, as Celery would deliver it."""
+        """Run one message as Celery would deliver it."""
         match task:
             case "pool.spawn":
                 spawning.spawn(self.deps, given["worker_id"])
@@ -292,7 +296,7 @@ class WorldStage(Generic[D]):
 
 
 class World(WorldStage[PodlessDriver]):
-    """The test says what happens to pods."""
+    """The test decides what happens to pods."""
 
     def __init__(self, store: Store, settings: Settings | None = None) -> None:
         super().__init__(store, PodlessDriver(), settings)

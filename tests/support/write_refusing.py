@@ -1,4 +1,6 @@
-"""A Redis that answers, and refuses every write: as one that is full, a replica, one whose disk fails, or one that has lost its replicas."""
+"""A Redis that answers and refuses every write: full, a replica, with a failing disk, or without
+its replicas.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def _primary(client: redis.Redis) -> None:
 
 
 def _cannot_save(client: redis.Redis) -> None:
-    """A folder where the snapshot belongs: each attempt to write it fails."""
+    """A folder in the place of the snapshot makes each attempt to write it fail."""
     (_snapshot(client) / "occupied").mkdir(parents=True)
     client.config_set("save", "3600 1000000")
     client.bgsave()
@@ -59,7 +61,7 @@ def _not_alone(client: redis.Redis) -> None:
     client.config_set("min-replicas-to-write", "0")
 
 
-# By the word that begins Redis' refusal: how it comes about, and how it ends.
+# By the first word of Redis' error: how it is caused, and how it ends.
 WAYS: dict[str, tuple[Callable[[redis.Redis], None], Callable[[redis.Redis], None]]] = {
     "OOM": (_full, _not_full),
     "READONLY": (_replica, _primary),
@@ -70,7 +72,7 @@ WAYS: dict[str, tuple[Callable[[redis.Redis], None], Callable[[redis.Redis], Non
 
 @contextmanager
 def refusing(server: RedisServer, way: str) -> Iterator[None]:
-    """Every write is refused in this way, until it ends."""
+    """Make every write fail in this way, until it ends."""
     begin, end = WAYS[way]
     with redis.Redis.from_url(server.url, decode_responses=True) as client:
         begin(client)
@@ -90,17 +92,17 @@ def failover(server: RedisServer) -> None:
 
 
 def lasts(seconds: float) -> None:
-    """Let the refusal last."""
+    """Let this many seconds pass."""
     until = time.monotonic() + seconds
     eventually(lambda: time.monotonic() > until, within_s=seconds + 10, every_s=0.1)
 
 
 def _refusal(client: redis.Redis) -> str:
-    """What it says to a write; empty: it is taken."""
+    """Return its error for a write; empty if the write is accepted."""
     try:
         client.execute_command("SET", "written", "x", "EX", "10")
     except redis.exceptions.ResponseError as exc:
-        # redis-py cuts the first word off what it has classes for.
+        # redis-py removes the first word of errors that it has classes for.
         words = {redis.exceptions.OutOfMemoryError: "OOM ", redis.exceptions.ReadOnlyError: "READONLY "}
         return f"{words.get(type(exc), '')}{exc}"
     return ""

@@ -1,4 +1,4 @@
-"""What stands around pods in a cluster, as it is read and judged: selectors, budgets, durations, where a worker may come to stand."""
+"""Cluster objects around pods: selectors, budgets, durations, nodes that can run a worker."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def expression(operator: str, *values: str, key: str = "app") -> Selector:
         (expression("DoesNotExist", key="other"), True),
     ],
 )
-def test_a_selector_is_read_as_kubernetes_does(meant: Selector, selects: bool) -> None:
+def test_a_selector_is_matched_as_in_kubernetes(meant: Selector, selects: bool) -> None:
     assert meant.selects(BUSY) is selects
 
 
@@ -60,7 +60,9 @@ def budget(**spec: Any) -> Budget:
         ({}, False),
     ],
 )
-def test_only_a_number_that_no_pool_reaches_spares_all(spec: dict[str, Any], spares: bool) -> None:
+def test_only_a_min_available_above_any_pool_size_protects_all_pods(
+    spec: dict[str, Any], spares: bool
+) -> None:
     assert budget(**spec).spares_all is spares
 
 
@@ -110,12 +112,14 @@ SHUT = {"key": "workers", "effect": "NoSchedule"}
         (nodepool(), Profile(node_selector={"karpenter.sh/nodepool": "other"}), False),
     ],
 )
-def test_where_a_worker_may_come_to_stand(pool: NodePool, profile: Profile, may: bool) -> None:
+def test_a_node_pool_that_can_run_a_profile_is_recognized(
+    pool: NodePool, profile: Profile, may: bool
+) -> None:
     assert pool.may_host(profile) is may
     assert pool.ceiling_s == 3600
 
 
-def test_only_nodes_can_be_done_without_and_a_check_up_needs_no_role() -> None:
+def test_only_the_nodes_permission_is_optional_and_the_doctor_needs_no_role() -> None:
     assert {r.resource for r in Right if r.need is Need.NODES} == {"nodes"}
     assert {r for r in Right if r.need is Need.ANCHOR} == {Right.CREATE_CONFIGMAPS}
     assert {r.resource for r in Right if r.need is Need.MUST} == {"pods", "secrets", "configmaps"}

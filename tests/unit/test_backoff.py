@@ -1,4 +1,4 @@
-"""The one retry policy: bounded in tries and in time."""
+"""The retry policy: bounded in tries and in time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pool.core.errors import Refused, Transient
 
 
 class NotedWaits:
-    """A clock on which waiting takes no time and is remembered."""
+    """A clock whose waits take no time and are recorded."""
 
     def __init__(self) -> None:
         self.waits: list[float] = []
@@ -28,7 +28,7 @@ class NotedWaits:
 
 
 def failing(times: int, error: type[Exception] = Transient) -> tuple[Callable[[], str], list[int]]:
-    """A call that fails so often, and the numbers of its calls."""
+    """A call that fails `times` times, and the number of its calls."""
     calls: list[int] = []
 
     def call() -> str:
@@ -88,7 +88,7 @@ def test_after_the_last_try_its_own_error_is_raised() -> None:
     assert calls == [1, 2, 3]
 
 
-def test_what_retrying_will_not_help_is_raised_at_once() -> None:
+def test_an_error_that_is_not_transient_is_raised_at_once() -> None:
     call, calls = failing(1, Refused)
     with pytest.raises(Refused):
         retrying(call, policy=Backoff(tries=5), clock=NotedWaits())

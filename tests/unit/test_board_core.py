@@ -1,4 +1,4 @@
-"""The pure parts of the board: who stands where, what a browser is told, the hour, who may come in."""
+"""The pure parts of the board: places of workers, updates for browsers, the last hour, logins."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def cell(name: str, state: str = "idle", *, profile: str = "default", org: str |
 
 
 def told(fleet: FleetPicture) -> dict[int, tuple[str, str | None]]:
-    """What a browser makes of a whole picture."""
+    """Apply a full update as a browser does."""
     whole, place, found = fleet.whole(), -1, {}
     for i, step in enumerate(whole["steps"]):
         place += step
@@ -43,7 +43,7 @@ def told(fleet: FleetPicture) -> dict[int, tuple[str, str | None]]:
     return found
 
 
-def test_a_worker_keeps_its_place_for_life_and_a_newcomer_takes_it_after() -> None:
+def test_a_worker_keeps_its_place_for_life_and_a_new_worker_takes_it_afterwards() -> None:
     fleet = FleetPicture()
     fleet.see([cell("a"), cell("b"), cell("c")], all_of_them=True)
     changed = fleet.see([cell("b", "hot", org="acme")])
@@ -59,7 +59,7 @@ def test_a_worker_keeps_its_place_for_life_and_a_newcomer_takes_it_after() -> No
     assert fleet.at(0) == cell("a")
 
 
-def test_who_is_missing_from_the_whole_table_has_gone() -> None:
+def test_a_worker_missing_from_a_full_read_is_removed() -> None:
     fleet = FleetPicture()
     fleet.see([cell("a"), cell("b")], all_of_them=True)
     fleet.see([cell("b")], all_of_them=True)
@@ -79,13 +79,13 @@ def test_orgs_are_found_by_a_part_of_their_name() -> None:
     assert fleet.orgs_like("z") == []
 
 
-def test_seeing_the_same_again_changes_nothing() -> None:
+def test_an_identical_update_changes_nothing() -> None:
     fleet = FleetPicture()
     fleet.see([cell("a"), cell("b", "hot", org="x")])
     assert not fleet.see([cell("a"), cell("b", "hot", org="x")])
 
 
-def test_a_change_of_most_is_told_as_a_whole_and_a_small_one_is_not() -> None:
+def test_a_large_change_is_sent_as_a_full_update_and_a_small_one_is_not() -> None:
     fleet = FleetPicture()
     changed = fleet.see([cell(f"w{i}") for i in range(1000)])
     assert "steps" in fleet.update(changed)
@@ -94,7 +94,7 @@ def test_a_change_of_most_is_told_as_a_whole_and_a_small_one_is_not() -> None:
     assert "steps" not in update
 
 
-def test_ten_thousand_workers_cost_less_than_two_hundred_kilobytes_however_they_change() -> None:
+def test_an_update_of_ten_thousand_workers_is_below_two_hundred_kilobytes() -> None:
     fleet = FleetPicture()
     fleet.see([cell(f"w-{i:020d}", org=None) for i in range(10_000)], all_of_them=True)
     changed = fleet.see([cell(f"w-{i:020d}", "hot", org=f"organisation-{i}") for i in range(10_000)])
@@ -103,7 +103,7 @@ def test_ten_thousand_workers_cost_less_than_two_hundred_kilobytes_however_they_
     assert len(json.dumps(fleet.update(some), separators=(",", ":"))) < 200_000
 
 
-def test_the_hour_is_told_backwards_from_now() -> None:
+def test_the_last_hour_is_computed_backwards_from_now() -> None:
     moves = [
         Moves(0, "p", "idle", "hot", 2),
         Moves(2, "p", None, "spawning", 3),
@@ -116,14 +116,14 @@ def test_the_hour_is_told_backwards_from_now() -> None:
     ]  # fmt: skip
 
 
-def test_an_hour_that_the_journal_tells_in_part_has_no_less_than_nobody() -> None:
+def test_an_incomplete_journal_never_gives_negative_counts() -> None:
     moves = [Moves(0, "p", "draining", "retired", 5), Moves(1, "p", "idle", "hot", 9)]
     for sample in rewind({("p", "hot"): 2}, moves, minutes=3)[:-1]:
         assert all(n > 0 for n in sample.values())
         assert ("p", "retired") not in sample
 
 
-def test_the_hour_goes_on_by_itself_and_forgets_what_is_older() -> None:
+def test_the_last_hour_moves_on_and_drops_older_samples() -> None:
     hour, at = Hour(), datetime(2030, 1, 1, tzinfo=UTC)
     for minute in range(MINUTES + 30):
         hour.see(at + timedelta(minutes=minute), {("p", "idle"): minute})
@@ -134,7 +134,7 @@ def test_the_hour_goes_on_by_itself_and_forgets_what_is_older() -> None:
     assert (len(hour.samples), hour.by_state()[-1]["idle"]) == (MINUTES + 1, 7)
 
 
-def test_what_idling_costs_is_by_state_and_leaves_out_what_is_used() -> None:
+def test_idle_cost_is_by_state_and_excludes_workers_in_use() -> None:
     hour, at = Hour(), datetime(2030, 1, 1, tzinfo=UTC)
     for minute in range(MINUTES + 1):
         hour.see(at + timedelta(minutes=minute), {("p", "idle"): 2, ("p", "hot"): 5, ("other", "idle"): 9})
@@ -167,7 +167,7 @@ def a_gate(password: str = "sesame") -> tuple[Gate, BoardClock]:
     return Gate(password=password, clock=clock, open_to_all=True), clock
 
 
-def test_a_session_names_who_signed_in_until_it_is_over() -> None:
+def test_a_session_names_its_user_until_it_expires() -> None:
     gate, _ = a_gate()
     cookie = gate.sign_in("alice", "sesame", address="", now_s=1000)
     assert cookie is not None
@@ -189,7 +189,7 @@ def test_a_session_names_who_signed_in_until_it_is_over() -> None:
     assert a_gate()[0].user(cookie, now_s=1001) == user, "a restart or another replica ends no session"
 
 
-def test_names_that_are_no_names_and_boards_without_password_let_nobody_in() -> None:
+def test_invalid_names_and_boards_without_a_password_refuse_every_login() -> None:
     assert a_gate()[0].sign_in("al\nice", "sesame", address="", now_s=0) is None
     assert a_gate()[0].sign_in("alice\n", "sesame", address="", now_s=0) is None
     assert a_gate("")[0].sign_in("alice", "", address="", now_s=0) is None
@@ -219,7 +219,9 @@ def test_a_forms_token_belongs_to_its_session() -> None:
         (Where(host="0.0.0.0", open_to_all=True), True),
     ],
 )
-def test_a_board_off_loopback_starts_only_with_a_password_or_a_word(where: Where, safe: bool) -> None:
+def test_a_board_off_loopback_starts_only_with_a_password_or_an_explicit_option(
+    where: Where, safe: bool
+) -> None:
     if safe:
         where.must_be_safe()
     else:
@@ -234,7 +236,7 @@ def test_flower_never_shows_what_looks_like_a_secret() -> None:
     assert redacted("{'org': 'tokyo'}") == "{'org': 'tokyo'}"
 
 
-def test_an_answer_reads_as_granted_or_refused_and_never_shows_its_token() -> None:
+def test_flower_shows_an_answer_as_granted_or_refused_without_its_token() -> None:
     yes = {
         "outcome": "granted",
         "worker_id": "w-1",

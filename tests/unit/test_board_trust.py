@@ -1,4 +1,6 @@
-"""Whom the board believes, without HTTP: wrong passwords by address, headers of proxies, users of single sign-on."""
+"""What the board trusts, without HTTP: wrong passwords by address, headers of proxies, users of
+single sign-on.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ def test_wrong_passwords_make_only_their_own_address_wait() -> None:
     assert gate.wait_s(HERE) == 0.0
 
 
-def test_each_wrong_password_doubles_the_wait_up_to_an_end() -> None:
+def test_each_wrong_password_doubles_the_wait_up_to_a_limit() -> None:
     gate, clock = a_gate()
     waits = []
     for _ in range(FREE + 14):
@@ -72,7 +74,7 @@ def test_each_wrong_password_doubles_the_wait_up_to_an_end() -> None:
     assert len(gate.attempts) == 0
 
 
-def test_asking_while_waiting_lengthens_nothing() -> None:
+def test_a_try_during_the_wait_does_not_lengthen_it() -> None:
     gate, clock = a_gate()
     guess(gate, HERE, FREE + 100)
     assert gate.wait_s(HERE) == 1.0
@@ -91,7 +93,7 @@ def test_a_session_outlives_any_number_of_wrong_passwords_from_its_own_address()
     assert gate.user(cookie, now_s=1) is not None
 
 
-def test_a_flood_of_addresses_takes_no_more_memory_and_locks_out_nobody(
+def test_a_flood_of_addresses_takes_bounded_memory_and_locks_out_no_other_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(attempts, "MOST_ADDRESSES", 50)
@@ -103,7 +105,7 @@ def test_a_flood_of_addresses_takes_no_more_memory_and_locks_out_nobody(
     assert MOST_ADDRESSES <= 10_000
 
 
-def test_an_address_that_goes_on_guessing_is_not_forgotten_for_newer_ones(
+def test_an_address_that_keeps_guessing_is_not_evicted_by_newer_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(attempts, "MOST_ADDRESSES", 3)
@@ -114,7 +116,7 @@ def test_an_address_that_goes_on_guessing_is_not_forgotten_for_newer_ones(
     assert found.wait_s(HERE) > 0
 
 
-def test_one_subscriber_of_ipv6_is_one_address() -> None:
+def test_all_addresses_of_one_ipv6_prefix_count_as_one() -> None:
     found = Attempts(StillClock())
     for n in range(FREE):
         found.failed(f"2001:db8:0:1::{n + 1:x}")
@@ -174,7 +176,7 @@ def test_the_callers_address_is_the_last_one_that_no_trusted_proxy_has(
     assert forwarded(peer, *values) == address
 
 
-def test_tls_is_believed_from_a_trusted_proxy_only() -> None:
+def test_the_tls_header_counts_only_from_a_trusted_proxy() -> None:
     proxies = Proxies.parse([PROXY])
     said = ("X-Forwarded-Proto", "https")
     assert proxies.is_tls(scope(PROXY, "http", said))
@@ -208,7 +210,7 @@ def test_a_trusted_proxy_names_the_user_and_its_groups_give_the_role() -> None:
     assert role(alice, sign_on=SignOn()) is None
 
 
-def test_a_user_header_from_elsewhere_or_sent_twice_or_no_name_is_ignored() -> None:
+def test_an_untrusted_repeated_or_invalid_user_header_is_ignored() -> None:
     alice = ("X-Forwarded-User", "alice@acme.test")
     assert role(alice, peer=HERE) is None
     assert role(alice, ("X-Forwarded-User", "bob@acme.test")) is None
@@ -228,7 +230,7 @@ def test_a_user_header_from_elsewhere_or_sent_twice_or_no_name_is_ignored() -> N
         ([PROXY], SignOn(user_header="X-User", operator_groups=frozenset({"sre"})), "not the groups header"),
     ],
 )
-def test_contradicting_settings_of_single_sign_on_get_a_sentence(
+def test_contradicting_settings_of_single_sign_on_are_refused_with_an_explanation(
     proxies: list[str], sign_on: SignOn, sentence: str
 ) -> None:
     with pytest.raises(PoolError, match=sentence):
@@ -244,7 +246,7 @@ def test_contradicting_settings_of_single_sign_on_get_a_sentence(
         ("::/0", "every"),
     ],
 )
-def test_a_trusted_proxy_that_is_no_network_gets_a_sentence(text: str, sentence: str) -> None:
+def test_a_trusted_proxy_that_is_no_network_is_refused_with_an_explanation(text: str, sentence: str) -> None:
     with pytest.raises(PoolError, match=sentence):
         Proxies.parse([text])
 

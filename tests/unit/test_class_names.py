@@ -1,4 +1,4 @@
-"""One class name, one meaning: no name stands for two classes of the tree."""
+"""No name is used for two classes of the tree."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FOLDERS = ("pool", "tasks", "bench", "tests")
 EXCEPTIONS = {"HandClock"}
 
 
-def test_no_class_name_stands_for_two_classes() -> None:
+def test_no_class_name_is_used_for_two_classes() -> None:
     places: dict[str, list[str]] = defaultdict(list)
     for folder in FOLDERS:
         for path in (ROOT / folder).rglob("*.py"):

@@ -1,4 +1,4 @@
-"""The command's root, and `warmpool config`."""
+"""The root command, and `warmpool config`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pool.ops.cli import app as root
 
 @pytest.fixture(autouse=True)
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory without a configuration, and no variables that are one."""
+    """A directory without a configuration, and an environment without settings."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("WARMPOOL_CONFIG", raising=False)
     return tmp_path
@@ -30,7 +30,7 @@ def run(*argv: str) -> int:
 
 
 @pytest.mark.parametrize("name", root.COMMANDS)
-def test_every_command_of_the_table_exists_and_explains_itself(
+def test_every_command_of_the_table_exists_and_has_a_help_text(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(name, "--help") == 0
@@ -39,7 +39,7 @@ def test_every_command_of_the_table_exists_and_explains_itself(
     assert f"\n  {name} " in capsys.readouterr().out
 
 
-def test_a_misspelt_command_is_a_usage_error_with_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_misspelled_command_is_a_usage_error_with_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("confg") == 2
     assert capsys.readouterr().err.startswith("warmpool: no such command: confg; did you mean config?\n")
     assert run("--verbose") == 2
@@ -52,13 +52,13 @@ def test_a_misspelt_command_is_a_usage_error_with_a_hint(capsys: pytest.CaptureF
 
 @pytest.fixture
 def probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command `probe` that does what its argument says."""
+    """A command `probe` that does what its argument names."""
     module = types.ModuleType("probe_command")
     app = root.new_app("Probe.")
 
     @app.command()
     def do(context: typer.Context, what: str = "") -> None:
-        """Do it."""
+        """Run it."""
         if what == "interrupt":
             raise KeyboardInterrupt
         if what == "fail":
@@ -84,7 +84,7 @@ def probe(monkeypatch: pytest.MonkeyPatch) -> None:
         ("disk", 1, "warmpool: [Errno 28] No space left on device\n"),
     ],
 )
-def test_each_end_has_its_exit_code_and_at_most_one_line(
+def test_each_kind_of_error_has_its_exit_code_and_at_most_one_line(
     what: str, code: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("probe", "--what", what) == code
@@ -107,13 +107,13 @@ def test_the_configuration_may_be_named_before_or_after_the_command(
     assert capsys.readouterr().out == "config=a.toml\n"
 
 
-def test_what_follows_a_double_dash_is_the_commands_own() -> None:
+def test_arguments_after_a_double_dash_belong_to_the_command() -> None:
     assert root.HelpLine.parse(["probe", "--", "--config", "x"]) == root.HelpLine(
         config=None, words=("probe", "--", "--config", "x")
     )
 
 
-def test_a_command_whose_library_is_missing_says_what_to_install(
+def test_a_command_whose_library_is_missing_names_the_package_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "lacking_command.py").write_text("import no_such_library\n")
@@ -126,7 +126,7 @@ def test_a_command_whose_library_is_missing_says_what_to_install(
     )
 
 
-def test_an_interrupt_while_a_command_is_still_being_imported_is_one_too(
+def test_an_interrupt_during_the_import_of_a_command_exits_like_any_interrupt(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "slow_command.py").write_text("raise KeyboardInterrupt\n")
@@ -136,12 +136,12 @@ def test_an_interrupt_while_a_command_is_still_being_imported_is_one_too(
     assert capsys.readouterr().err == ""
 
 
-def test_check_is_content_with_no_file_at_all(capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_check_succeeds_without_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("config", "check") == 0
     assert capsys.readouterr().out == "defaults (no warmpool.toml here): no problems, 0 warnings\n"
 
 
-def test_check_says_everything_that_is_wrong_and_exits_2(
+def test_config_check_lists_every_problem_and_exits_2(
     nowhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (nowhere / "warmpool.toml").write_text(
@@ -156,14 +156,14 @@ def test_check_says_everything_that_is_wrong_and_exits_2(
     assert "warmpool.toml:4: warning: profiles.x.activation_payload contains {values.k}" in said.out
 
 
-def test_a_warning_alone_is_no_failure(nowhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_check_succeeds_with_only_warnings(nowhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = nowhere / "w.toml"
     file.write_text("[profiles.x]\nactivation_payload = { a = '{values.k}' }\n")
     assert run("config", "check", "--config", str(file)) == 0
     assert capsys.readouterr().out.endswith(f"{file}: no problems, 1 warnings\n")
 
 
-def test_show_prints_what_is_in_force(
+def test_config_show_prints_the_effective_settings(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("WARMPOOL_MAX_WORKERS", "9")
@@ -179,7 +179,7 @@ def test_show_prints_what_is_in_force(
     assert data["orgs"] == {"auto_create": True}
 
 
-def test_the_example_checks_out(nowhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_file_passes_config_check(nowhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("config", "example") == 0
     (nowhere / "warmpool.toml").write_text(capsys.readouterr().out)
     assert run("config", "check") == 0

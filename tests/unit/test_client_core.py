@@ -1,4 +1,4 @@
-"""The client's pure parts: when it sends, what it makes of answers, what it tells the server."""
+"""The client's pure parts: when it sends, how it reads answers, what it sends to the server."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def seconds(ask: OpenCall, now: float) -> float:
 
 
 class TestSending:
-    def test_an_overdue_answer_is_asked_for_after_2_s_then_ever_less_often_up_to_10_s(self) -> None:
+    def test_an_overdue_answer_is_requested_again_after_2_s_and_then_with_backoff_up_to_10_s(self) -> None:
         ask = asked(a_core(), an_acquire(wait_s=600))
         now, pauses = 0.0, []
         for _ in range(5):
@@ -84,7 +84,7 @@ class TestSending:
             ask.sent(now)
         assert pauses == [2, 4, 8, 10, 10]
 
-    def test_every_sending_is_the_same_task_under_a_tag_of_its_own(self) -> None:
+    def test_every_sending_is_the_same_task_with_its_own_delivery_tag(self) -> None:
         core = a_core()
         ask = asked(core)
         first, second = (json.loads(core.sending(ask)) for _ in range(2))
@@ -98,7 +98,7 @@ class TestSending:
         assert second
         assert first != second
 
-    def test_the_caller_is_told_when_its_wait_and_the_grace_are_over(self) -> None:
+    def test_a_call_raises_when_its_wait_and_the_grace_have_passed(self) -> None:
         ask = asked(a_core(), an_acquire(wait_s=1, grace_s=0.5))
         assert seconds(ask, 1.4) == pytest.approx(0.1)
         step = ask.step(1.5)
@@ -106,10 +106,10 @@ class TestSending:
         assert isinstance(step.error, AnswerOverdue)
 
     @pytest.mark.parametrize("wait_s", [float("nan"), float("inf"), -5, "soon"])
-    def test_a_senseless_wait_is_for_the_server_to_refuse_and_never_waits_for_ever(self, wait_s: Any) -> None:
+    def test_an_invalid_wait_is_sent_to_the_server_and_never_blocks_forever(self, wait_s: Any) -> None:
         assert 40 <= an_acquire(wait_s=wait_s).patience_s <= 3640
 
-    def test_a_first_sending_that_fails_is_tried_for_2_s_and_then_raised(self) -> None:
+    def test_a_failed_first_sending_is_retried_for_2_s_and_then_raises(self) -> None:
         ask = a_core().open(an_acquire(wait_s=600), threading.Event(), 0.0)
         now, tries = 0.0, 0
         while not isinstance(step := ask.step(now), GiveUp):
@@ -122,7 +122,7 @@ class TestSending:
         assert now == pytest.approx(2.0)
         assert tries > 3
 
-    def test_a_re_sending_that_fails_ends_nothing_before_the_callers_own_time(self) -> None:
+    def test_a_failed_repeat_does_not_end_the_call_before_its_deadline(self) -> None:
         ask = asked(a_core(), an_acquire(wait_s=5, grace_s=5))
         ask.unsent(2.0, BrokerDown("connection refused"))
         assert seconds(ask, 2.0) <= 0.05
@@ -133,7 +133,7 @@ class TestSending:
 
 
 class TestAnswers:
-    def test_an_answer_wakes_its_own_caller_only(self) -> None:
+    def test_an_answer_wakes_only_its_own_caller(self) -> None:
         core = a_core()
         one, other = asked(core), asked(core, an_acquire("r-2"))
         assert core.answered(answer(one, GRANT), 1.0) == []
@@ -155,7 +155,7 @@ class TestAnswers:
     @pytest.mark.parametrize(
         "raw", [b"{}", b"", b"\xff\xfe", b"[1]", b"nonsense", b'{"task_id": 3}', b'{"task_id": "x"}']
     )
-    def test_what_is_no_answer_of_ours_is_dropped(self, raw: bytes) -> None:
+    def test_a_message_that_is_no_answer_is_dropped(self, raw: bytes) -> None:
         core = a_core()
         ask = asked(core)
         assert core.answered(raw, 1.0) == []
@@ -172,7 +172,7 @@ class TestAnswers:
             "2 of 2",
         )
 
-    def test_a_task_that_raised_says_what(self) -> None:
+    def test_a_failed_task_is_reported_with_its_error(self) -> None:
         core = a_core()
         ask = asked(core)
         core.answered(answer(ask, {"exc_type": "OSError", "exc_message": ["away"]}, "FAILURE"), 1.0)
@@ -203,13 +203,13 @@ class TestLeaving:
         assert core.answered(answer(ask, GRANT), 2.0) == [calls.release("c-1", "clean")]
         assert core.answered(answer(ask, GRANT), 3.0) == []
 
-    def test_a_late_refusal_tells_nobody_anything(self) -> None:
+    def test_a_late_refusal_sends_nothing(self) -> None:
         core = a_core()
         ask = asked(core)
         core.abandon(ask, 1.0)
         assert core.answered(answer(ask, {"outcome": "refused", "reason": "cancelled"}), 2.0) == []
 
-    def test_a_caller_that_leaves_with_the_grant_in_its_hands_releases_it(self) -> None:
+    def test_a_caller_that_leaves_after_its_grant_arrived_releases_it(self) -> None:
         core = a_core()
         ask = asked(core)
         core.answered(answer(ask, GRANT), 1.0)
@@ -217,7 +217,7 @@ class TestLeaving:
         assert core.abandon(ask, 1.0) == [calls.release("c-1", "clean")]
         assert not core.leases.holds("c-1")
 
-    def test_a_late_grant_is_kept_for_whoever_asked_the_same_request_again(self) -> None:
+    def test_a_late_grant_is_kept_for_a_repeated_call_of_the_same_request(self) -> None:
         core = a_core()
         left, again = asked(core), asked(core)
         core.abandon(left, 1.0)
@@ -228,7 +228,7 @@ class TestLeaving:
         held(core, "c-2")
         assert core.answered(answer(second, {**GRANT, "claim_id": "c-2"}), 4.0) == [], "already held"
 
-    def test_what_was_never_sent_is_not_cancelled_but_a_grant_is_still_released(self) -> None:
+    def test_an_unsent_request_is_not_cancelled_but_its_grant_is_released(self) -> None:
         core = a_core()
         ask = core.open(an_acquire(), threading.Event(), 0.0)
         core.sending(ask)
@@ -236,18 +236,18 @@ class TestLeaving:
         assert core.abandon(ask, 2.0) == []
         assert core.answered(answer(ask, GRANT), 3.0) == [calls.release("c-1", "clean")]
 
-    def test_what_was_interrupted_while_being_sent_is_cancelled(self) -> None:
+    def test_a_request_interrupted_while_being_sent_is_cancelled(self) -> None:
         core = a_core()
         ask = core.open(an_acquire(), threading.Event(), 0.0)
         core.sending(ask)
         assert core.abandon(ask, 0.1) == [calls.cancel("acme", "r-1")]
 
-    def test_leaving_a_release_or_a_renewal_tells_nobody_anything(self) -> None:
+    def test_leaving_a_release_or_a_renewal_sends_nothing(self) -> None:
         core = a_core()
         for call in (calls.release("c-1", "clean"), calls.renew(["c-1"], patience_s=1)):
             assert core.abandon(asked(core, call), 1.0) == []
 
-    def test_what_is_remembered_of_those_who_left_is_bounded(self) -> None:
+    def test_the_memory_of_left_callers_is_bounded(self) -> None:
         core = a_core()
         first = asked(core)
         core.abandon(first, 0.0)
@@ -298,7 +298,7 @@ class TestHolding:
         held(core, "c-3", lease_s=6)
         assert sooner.is_set()
 
-    def test_a_claim_held_after_all_others_were_given_back_is_renewed_too(self) -> None:
+    def test_a_claim_made_after_all_others_were_released_is_renewed(self) -> None:
         sooner = threading.Event()
         core = Core(WHO, Pace(), sooner=sooner)
         held(core, "c-1", lease_s=30)
@@ -308,7 +308,7 @@ class TestHolding:
         assert sooner.is_set()
         assert 5 <= (core.leases.due_in(8.0) or 0) <= 10
 
-    def test_a_round_that_was_not_answered_is_tried_again_within_10_s_whatever_the_lease(self) -> None:
+    def test_an_unanswered_round_is_retried_within_10_s_for_any_lease(self) -> None:
         core = a_core()
         lease = held(core, lease_s=3600)
         core.leases.retry(0.0)
@@ -328,7 +328,7 @@ class TestHolding:
                 getattr(worker, use)
         assert core.leases.renewals() == []
 
-    def test_a_renewal_moves_the_lease_and_says_who_is_about_to_leave(self) -> None:
+    def test_a_renewal_extends_the_lease_and_reports_leaving_workers(self) -> None:
         core = a_core()
         worker = Worker(None, held(core))  # type: ignore[arg-type]
         core.renewed(
@@ -360,7 +360,7 @@ class TestHolding:
         assert one.lost
         assert other.lost
 
-    def test_closing_wakes_every_caller_and_releases_what_is_held_as_it_is(self) -> None:
+    def test_closing_wakes_every_caller_and_releases_every_claim(self) -> None:
         core = a_core()
         ask = asked(core)
         held(core, "c-1")
@@ -380,7 +380,7 @@ class TestHolding:
 
 
 class TestWire:
-    def test_flower_is_shown_the_arguments_but_not_more_than_celery_would(self) -> None:
+    def test_flower_shows_the_arguments_as_shortened_by_celery(self) -> None:
         kwargs = {"claim_ids": [f"c-{i}" for i in range(1000)]}
         message = Message(task="pool.renew", kwargs=kwargs, task_id="t-1", origin="x", reply_to="y")
         sent = json.loads(message.encoded("tag"))
@@ -388,7 +388,7 @@ class TestWire:
         assert len(sent["headers"]["kwargsrepr"]) == REPR_LIMIT
         assert json.loads(base64.b64decode(sent["body"]))[1] == kwargs
 
-    def test_what_nobody_waits_for_has_no_reply_address_and_no_stored_result(self) -> None:
+    def test_a_call_without_a_waiting_caller_has_no_reply_address_and_no_stored_result(self) -> None:
         (note,) = a_core().notifications([calls.release("c-1", "clean")])
         sent = json.loads(note)
         assert sent["properties"]["reply_to"] == ""
@@ -403,7 +403,7 @@ class TestWire:
             ("unix://me:hunter2@/run/redis.sock?db=0", "unix://me:***@/run/redis.sock"),
         ],
     )
-    def test_an_address_is_shown_without_its_password(self, url: str, shown: str) -> None:
+    def test_a_broker_url_is_shown_without_its_password(self, url: str, shown: str) -> None:
         assert redacted(url) == shown
 
     def test_no_two_clients_share_a_reply_list_and_a_name_ends_at_a_dot(self) -> None:
@@ -426,8 +426,6 @@ def test_importing_the_client_imports_neither_redis_nor_celery_nor_asyncio() -> 
 @pytest.mark.parametrize(
     ("raised", "is_answer"), [("Transient", False), ("ConnectionError", False), ("ValueError", True)]
 )
-def test_an_outage_on_the_servers_side_is_no_answer_and_anything_else_is(
-    raised: str, is_answer: bool
-) -> None:
+def test_an_outage_of_the_server_is_no_answer_and_any_other_result_is(raised: str, is_answer: bool) -> None:
     meta = {"task_id": "t", "status": "FAILURE", "result": {"exc_type": raised, "exc_message": ["no"]}}
     assert (ReplyMessage.parse(json.dumps(meta)) is not None) is is_answer

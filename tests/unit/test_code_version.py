@@ -1,4 +1,6 @@
-"""A component that runs old code is replaced: the digest changes with every source that a component reads."""
+"""A component that runs old code is replaced: the digest changes with every source that a component
+reads.
+"""
 
 from __future__ import annotations
 

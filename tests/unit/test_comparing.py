@@ -1,4 +1,4 @@
-"""Rows against pods, without either: what a sweep finds in what they do not have in common, and when a guard may look away."""
+"""Rows compared with pods: what a sweep finds in the differences, and when a guard may skip a pod."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def marked_pods(draw: st.DrawFn) -> Pod:
 
 
 @given(row=rows(), pod=marked_pods())
-def test_a_guard_looks_away_only_from_a_pod_that_says_what_its_row_says(row: ScannedRow, pod: Pod) -> None:
+def test_the_guard_skips_only_pods_that_match_their_row(row: ScannedRow, pod: Pod) -> None:
     """Whatever is written on it."""
     if stamping.agrees(row, pod):
         assert not stamping.is_due(row, pod)
 
 
 @given(row=rows())
-def test_a_guard_looks_away_from_every_pod_that_was_stamped_for_its_row(row: ScannedRow) -> None:
+def test_the_guard_skips_every_pod_that_was_stamped_for_its_row(row: ScannedRow) -> None:
     wanted = stamping.wanted(row)
     labels = {k: v for k, v in wanted.labels().items() if v is not None}
     notes = {k: v for k, v in wanted.annotations().items() if v is not None}
@@ -74,7 +74,7 @@ def test_a_guard_looks_away_from_every_pod_that_was_stamped_for_its_row(row: Sca
 
 
 @given(row=rows(), word=WORDS, place=st.integers(0, len(NOTES)))
-def test_a_guard_looks_again_if_any_one_thing_on_a_pod_is_another(
+def test_the_guard_checks_a_pod_again_if_any_stamped_field_differs(
     row: ScannedRow, word: str | None, place: int
 ) -> None:
     stamp = stamping.wanted(row)
@@ -87,7 +87,7 @@ def test_a_guard_looks_again_if_any_one_thing_on_a_pod_is_another(
     )
 
 
-def test_a_signature_tells_each_part_of_a_stamp() -> None:
+def test_a_signature_depends_on_each_part_of_a_stamp() -> None:
     stamps = [
         Stamp(org=org, claim_id=claim, epoch=epoch, busy=busy)
         for org in (None, "acme")
@@ -99,13 +99,13 @@ def test_a_signature_tells_each_part_of_a_stamp() -> None:
     assert len(told) == len(stamps)
 
 
-def test_what_pods_and_rows_have_in_common_is_left_alone() -> None:
+def test_pods_that_match_their_rows_are_left_alone() -> None:
     names = [f"w-{n}" for n in range(5)]
     found = compared({n: a_pod(n) for n in names}, map(a_row, names))
     assert (found.expecting, found.missing, found.unowned) == (True, [], [])
 
 
-def test_a_row_without_a_pod_is_missing_exactly_if_it_expects_one() -> None:
+def test_a_row_without_a_pod_is_reported_exactly_if_it_expects_one() -> None:
     for state in LIVE:
         for uid in (None, "uid-other"):
             found = compared({}, [a_row(state=state, uid=uid)])
@@ -114,7 +114,7 @@ def test_a_row_without_a_pod_is_missing_exactly_if_it_expects_one() -> None:
             assert (found.expecting, found.missing) == (expects, ["w-1"] if expects else []), (state, uid)
 
 
-def test_a_pod_is_nobodys_without_a_live_row_or_if_the_row_has_another() -> None:
+def test_a_pod_is_an_orphan_without_a_live_row_or_if_the_row_has_another_uid() -> None:
     strange, replaced, slot = a_pod("w-strange"), a_pod("w-replaced"), a_pod("w-slot")
     going = a_pod("w-going", terminating=True)
     pods = {p.name: p for p in (strange, replaced, slot, going)}
@@ -124,12 +124,12 @@ def test_a_pod_is_nobodys_without_a_live_row_or_if_the_row_has_another() -> None
 
 
 @given(st.permutations(["w-3", "w-1", "w-2"]))
-def test_the_missing_come_in_the_same_order_however_they_were_read(names: list[str]) -> None:
-    """A limit takes the first of them; a suspicion must meet the same ones again."""
+def test_rows_without_pods_are_ordered_independently_of_the_read_order(names: list[str]) -> None:
+    """A limit takes the first of them; a suspicion must find the same ones again."""
     assert compared({}, map(a_row, names)).missing == ["w-1", "w-2", "w-3"]
 
 
-def test_a_listing_works_out_ages_for_whoever_is_looked_at() -> None:
+def test_a_listing_computes_ages_only_for_the_pods_that_are_read() -> None:
     asked: list[str] = []
 
     def aged(pod: Pod) -> Pod:
@@ -147,7 +147,7 @@ def test_a_listing_works_out_ages_for_whoever_is_looked_at() -> None:
     assert Listing(pods=ObservedPods({}, aged), anchored=False).pods == ()
 
 
-def test_a_listing_of_few_is_the_same_to_whoever_reads_it() -> None:
+def test_a_listing_of_plain_pods_returns_them_unchanged() -> None:
     pod = a_pod(age_s=5.0)
     listing = Listing(pods=(pod,), anchored=True)
     assert listing.named() == {"w-1": pod}

@@ -1,4 +1,6 @@
-"""The configuration: any file and any environment give settings or sentences, and each sentence names its setting."""
+"""The configuration: any file and any environment give settings or findings, and each finding names
+its setting.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_without_a_file_the_defaults_hold(empty: Path) -> None:
+def test_without_a_file_the_defaults_apply(empty: Path) -> None:
     found = config.load(env={})
     assert found.pool.data_dir == str(empty / ".warmpool")
     assert found.profiles == Settings().profiles
@@ -58,7 +60,7 @@ def test_explicit_path_wins_over_the_variable_over_the_directory(empty: Path) ->
     assert config.load(None, {"WARMPOOL_CONFIG": ""}).pool.max_workers == 3
 
 
-def test_a_file_that_is_asked_for_and_missing_is_a_finding(empty: Path) -> None:
+def test_a_missing_explicit_file_is_a_finding(empty: Path) -> None:
     (finding,) = config.check(Path("absent.toml"), {})
     assert finding.startswith("absent.toml: cannot be read: No such file")
     with pytest.raises(ConfigInvalid) as caught:
@@ -114,7 +116,7 @@ def test_the_environment_wins_over_the_file() -> None:
     assert report.settings.kubernetes.pull_secrets == ("one", "two")
 
 
-def test_a_wrong_line_under_a_right_variable_does_not_count() -> None:
+def test_an_invalid_line_that_a_variable_overrides_is_no_finding() -> None:
     assert parsed("[pool]\nmax_workers = -1\n", WARMPOOL_MAX_WORKERS="5").problems == []
 
 
@@ -248,7 +250,7 @@ WRONG_LINES = [
 
 
 @pytest.mark.parametrize(("text", "line", "sentence"), WRONG_LINES)
-def test_a_wrong_line_gets_a_sentence_that_names_line_setting_value_and_what_it_takes(
+def test_an_invalid_line_is_reported_with_line_setting_value_and_what_is_allowed(
     text: str, line: int, sentence: str
 ) -> None:
     problems = parsed(text).problems
@@ -276,7 +278,7 @@ def test_an_org_that_the_configuration_accepts_can_acquire(name: str) -> None:
         ("a = " + "[" * 5000, "f.toml: is not usable: it has too many levels of nesting"),
     ],
 )
-def test_what_is_not_toml_is_one_finding_with_its_line(text: str, start: str) -> None:
+def test_invalid_toml_is_one_finding_with_its_line(text: str, start: str) -> None:
     (problem,) = parsed(text).problems
     assert problem.startswith(start)
 
@@ -288,7 +290,7 @@ def test_a_file_that_is_not_utf8_is_a_finding_with_its_line(tmp_path: Path) -> N
     assert finding == f"{file}:2: is not valid TOML: the file is not UTF-8"
 
 
-def test_a_byte_order_mark_and_windows_lines_are_taken(tmp_path: Path) -> None:
+def test_a_byte_order_mark_and_windows_line_ends_are_accepted(tmp_path: Path) -> None:
     file = tmp_path / "w.toml"
     file.write_bytes(b"\xef\xbb\xbf[pool]\r\nmax_workers = 2\r\n")
     assert config.load(file, {}).pool.max_workers == 2
@@ -303,8 +305,8 @@ def test_all_findings_come_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("section", "name", "taker"), EVERY)
-def test_every_setting_refuses_what_is_no_value_of_its_type(section: str, name: str, taker: Taker) -> None:
-    wrong = "1979-05-27"  # a date: nothing takes one
+def test_every_setting_refuses_values_of_another_type(section: str, name: str, taker: Taker) -> None:
+    wrong = "1979-05-27"  # a date: no setting accepts one
     (problem,) = parsed(f"[{section}]\n{name} = {wrong}\n").problems
     shown = "(not shown)" if name.startswith("master_key") else wrong
     assert problem.startswith(f"f.toml:2: {section}.{name} is {shown}; it must be {taker.takes}")
@@ -314,7 +316,7 @@ BOUNDED = [p for p in EVERY if p.values[2].least is not None]  # type: ignore[un
 
 
 @pytest.mark.parametrize(("section", "name", "taker"), BOUNDED)
-def test_every_bound_is_kept(section: str, name: str, taker: Taker) -> None:
+def test_every_bound_is_enforced(section: str, name: str, taker: Taker) -> None:
     assert taker.least is not None
     below = parsed(f"[{section}]\n{name} = {toml(taker.least - 1)}\n").problems
     assert below[0].startswith(f"f.toml:2: {section}.{name} is ")
@@ -373,26 +375,26 @@ def test_no_process_starts_with_budgets_that_do_not_nest(tmp_path: Path) -> None
         wiring.build(settings, broker=wiring.DroppingBroker(), role="fleet")
 
 
-def test_a_budget_from_the_environment_is_blamed_on_the_environment() -> None:
+def test_a_budget_from_the_environment_is_reported_with_its_variable() -> None:
     (problem,) = parsed("", WARMPOOL_SPAWN_BUDGET_S="10").problems
     assert problem.startswith("environment: pool.spawn_budget_s must be at least pod_ready_limit_s")
 
 
-def test_a_profiles_own_activation_budget_has_to_nest_too() -> None:
+def test_a_profiles_own_activation_budget_must_nest() -> None:
     (problem,) = parsed("[profiles.x]\nactivation_budget_s = 900\n").problems
     assert problem.startswith(
         "f.toml:2: profiles.x.activation_budget_s is 900; with it pool.visibility_timeout_s must be"
     )
 
 
-def test_a_wrong_budget_is_not_judged_a_second_time_by_its_default() -> None:
+def test_an_invalid_budget_is_not_reported_a_second_time_by_its_default() -> None:
     problems = parsed(
         "[pool]\nspawn_budget_s = 'x'\npod_ready_limit_s = 100\nstuck_cutoff_s = 300\n"
     ).problems
     assert len(problems) == 1
 
 
-def test_a_placeholder_that_nobody_fills_is_a_warning_only() -> None:
+def test_a_placeholder_without_a_value_is_a_warning_only() -> None:
     text = "[profiles.x.activation_payload]\na = '{org} {values.region} {claimid}'\n"
     report = parsed(text)
     assert report.problems == []
@@ -411,7 +413,7 @@ def test_a_placeholder_that_nobody_fills_is_a_warning_only() -> None:
         *("SERVICE_HOST", "REDIS_SERVICE_PORT_HTTP", "PORT_8080_TCP_ADDR", "REDIS_PORT"),
     ],
 )
-def test_variables_that_belong_to_others_are_no_mistakes(name: str) -> None:
+def test_environment_variables_of_other_parts_are_no_findings(name: str) -> None:
     assert parsed("", **{f"WARMPOOL_{name}": "x"}).problems == []
 
 
@@ -431,8 +433,10 @@ def test_a_variable_that_is_no_setting_is_a_finding(name: str, hint: str) -> Non
 @pytest.mark.parametrize(
     ("name", "least"), [("master_key", 32), ("master_key_next", 32), ("master_key_previous", 16)]
 )
-def test_a_master_key_is_long_enough(name: str, least: int) -> None:
-    """The key before may be as short as was allowed then, so that it can be replaced without losing a worker."""
+def test_a_short_master_key_is_a_finding(name: str, least: int) -> None:
+    """The previous key may be as short as was allowed then, so that it can be replaced without
+    losing a worker.
+    """
     (problem,) = parsed(f'[pool]\n{name} = "{"k" * (least - 1)} "\n').problems
     assert problem.startswith(
         f"f.toml:2: pool.{name} is (not shown); it must be at least {least} characters long, or empty"
@@ -459,7 +463,7 @@ def test_the_example_file_is_what_the_command_prints_and_changes_nothing() -> No
     assert (report.problems, report.warnings, report.settings) == ([], [], Settings())
 
 
-def test_every_setting_is_in_the_example_and_loads_when_its_mark_is_taken_away() -> None:
+def test_every_setting_is_in_the_example_and_loads_when_uncommented() -> None:
     lines = [
         line.removeprefix("#") if line.startswith("#") and line[1:2] != " " else line
         for line in example().splitlines()
@@ -472,7 +476,7 @@ def test_every_setting_is_in_the_example_and_loads_when_its_mark_is_taken_away()
             assert any(line.startswith(f"{name} = ") for line in lines), name
 
 
-def test_what_is_shown_reads_back_as_the_same_settings() -> None:
+def test_the_shown_configuration_loads_as_the_same_settings() -> None:
     text = (
         "[profiles.x]\nenv = { A = 'é\"\\\\' }\nactivation_payload = { 'k 1' = [1, { b = '\\u007f' }] }\n"
         '[orgs."a.b"]\nvalues = { k = "v" }\n'
@@ -482,7 +486,7 @@ def test_what_is_shown_reads_back_as_the_same_settings() -> None:
     assert parsed("\n".join(as_toml(in_force(once.settings)))).settings == once.settings
 
 
-def test_relative_paths_of_a_file_start_at_the_file_and_of_a_variable_where_we_are(
+def test_relative_paths_start_at_the_file_or_for_a_variable_at_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "etc").mkdir()
@@ -527,7 +531,7 @@ def assert_fit_to_read(report: ConfigReport) -> None:
 
 
 def _toml_of(data: dict[str, Any]) -> str:
-    """One `key = value` a line; floats that JSON has no word for are spelt by TOML."""
+    """One `key = value` per line; floats without a JSON form use TOML's."""
     return "\n".join(f"{key} = {_value(value)}" for key, value in data.items())
 
 
@@ -541,19 +545,19 @@ def _value(value: Any) -> str:
 
 @given(st.text(), ENVIRONMENTS)
 @settings(max_examples=examples(150))
-def test_any_text_and_any_environment_give_settings_or_sentences(text: str, env: dict[str, str]) -> None:
+def test_any_text_and_any_environment_give_settings_or_findings(text: str, env: dict[str, str]) -> None:
     assert_fit_to_read(parse(text, "f.toml", env))
 
 
 @given(DOCUMENTS, ENVIRONMENTS)
 @settings(max_examples=examples(300))
-def test_any_document_gives_settings_or_sentences(data: dict[str, Any], env: dict[str, str]) -> None:
+def test_any_document_gives_settings_or_findings(data: dict[str, Any], env: dict[str, str]) -> None:
     assert_fit_to_read(parse(_toml_of(data), "f.toml", env))
 
 
 @given(st.binary())
 @settings(max_examples=examples(50))
-def test_any_file_gives_settings_or_sentences(raw: bytes) -> None:
+def test_any_file_gives_settings_or_findings(raw: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "w.toml"
         file.write_bytes(raw)

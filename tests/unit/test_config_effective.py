@@ -1,4 +1,4 @@
-"""What empty settings come to."""
+"""The effective values of empty settings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_the_database_is_the_setting_else_what_the_embedded_server_wrote(tmp_pat
     assert config.database_url(at(tmp_path, database_url="postgresql://u@h/d")) == "postgresql://u@h/d"
 
 
-def test_without_any_database_the_error_says_how_to_get_one(tmp_path: Path) -> None:
+def test_without_any_database_the_error_explains_how_to_get_one(tmp_path: Path) -> None:
     with pytest.raises(
         PoolError, match="no database is configured: set database_url, or start one with `warmpool up`"
     ):
@@ -39,14 +39,14 @@ def test_the_broker_is_the_setting_else_what_the_embedded_server_wrote(tmp_path:
     assert config.broker_url(at(tmp_path)) == "redis://127.0.0.1:7/0"
 
 
-def test_without_any_broker_the_error_says_how_to_get_one(tmp_path: Path) -> None:
+def test_without_any_broker_the_error_explains_how_to_get_one(tmp_path: Path) -> None:
     with pytest.raises(
         PoolError, match="no broker is configured: set broker_url, or start one with `warmpool up`"
     ):
         config.broker_url(at(tmp_path))
 
 
-def test_the_master_key_is_made_once_for_its_owner_only(tmp_path: Path) -> None:
+def test_the_master_key_is_generated_once_and_readable_only_by_its_owner(tmp_path: Path) -> None:
     home = tmp_path / "data"
     key = config.master_key(at(home))
     assert config.master_key(at(home)) == key
@@ -70,7 +70,7 @@ def test_a_key_that_is_moved_into_the_setting_stays_the_same_key(tmp_path: Path)
     assert config.master_key(at(tmp_path / "other", master_key=(tmp_path / "master.key").read_text())) == key
 
 
-def test_whoever_loses_the_race_for_the_master_key_takes_the_winners(tmp_path: Path) -> None:
+def test_the_loser_of_the_race_for_the_master_key_uses_the_winners_key(tmp_path: Path) -> None:
     file = tmp_path / "master.key"
     effective._make_key(file)
     first = file.read_text()
@@ -79,7 +79,7 @@ def test_whoever_loses_the_race_for_the_master_key_takes_the_winners(tmp_path: P
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_many_that_start_together_agree_on_the_master_key(tmp_path: Path) -> None:
+def test_processes_that_start_together_use_one_master_key(tmp_path: Path) -> None:
     together = threading.Barrier(8)
 
     def ask() -> bytes:
@@ -91,13 +91,13 @@ def test_many_that_start_together_agree_on_the_master_key(tmp_path: Path) -> Non
     assert len(keys) == 1
 
 
-def test_a_key_file_that_holds_no_key_is_refused(tmp_path: Path) -> None:
+def test_a_key_file_without_a_key_is_refused(tmp_path: Path) -> None:
     (tmp_path / "master.key").write_text("short\n")
     with pytest.raises(PoolError, match="is not a valid master key"):
         config.master_key(at(tmp_path))
 
 
-def test_a_data_dir_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_data_dir_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(PoolError, match=r"cannot create data_dir .*/file/data"):
         config.master_key(at(tmp_path / "file" / "data"))

@@ -1,4 +1,4 @@
-"""Where keys stand in a TOML text."""
+"""The line numbers of keys in a TOML text."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ n = 1
 '''.replace("'it''s'", "'its'")
 
 
-def test_texts_lists_and_comments_hide_no_line_and_make_none() -> None:
+def test_strings_lists_and_comments_do_not_change_line_numbers() -> None:
     tomllib.loads(TRICKY)
     assert lines_of(TRICKY) == {
         ("top",): 1,
@@ -67,7 +67,7 @@ def test_texts_lists_and_comments_hide_no_line_and_make_none() -> None:
         (("m", "n"), 23),
     ],
 )
-def test_what_has_no_line_of_its_own_has_that_of_what_it_stands_in(path: tuple[str, ...], line: int) -> None:
+def test_a_value_without_its_own_line_has_the_line_of_its_table(path: tuple[str, ...], line: int) -> None:
     assert nearest(lines_of(TRICKY), path) == line
 
 
@@ -89,7 +89,7 @@ VALUES = st.sampled_from(
 
 @given(st.lists(VALUES, max_size=12))
 @settings(max_examples=examples(100))
-def test_every_key_is_found_on_its_line_whatever_the_values_are(values: list[str]) -> None:
+def test_every_key_is_found_on_its_line_for_any_values(values: list[str]) -> None:
     text, expected = "", {}
     for index, value in enumerate(values):
         expected[(f"k{index}",)] = text.count("\n") + 1

@@ -1,4 +1,6 @@
-"""The task contract against whatever a caller may send: a checked value, or a sentence that names the field. Never anything else."""
+"""The task contract with any input: a validated value, or a refusal that names the field. Never
+anything else.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ values = likely | anything
 
 
 def parsed(parse: Callable[[], Any], *fields: str) -> Any:
-    """The checked value, or None after a refusal that names one of the fields."""
+    """Return the validated value, or None after a refusal that names one of the fields."""
     try:
         return parse()
     except InvalidInput as exc:
@@ -90,7 +92,7 @@ def test_a_renewal_is_a_list_of_ids_or_invalid(claim_ids: Any) -> None:
 
 
 @given(st.lists(values, max_size=5))
-def test_one_bad_id_spoils_a_renewal(others: list[Any]) -> None:
+def test_one_bad_id_makes_a_renewal_invalid(others: list[Any]) -> None:
     with pytest.raises(InvalidInput, match="claim_ids"):
         Renew.parse([*others, {"c": 1}])
 
@@ -113,9 +115,10 @@ def test_a_cancellation_names_org_and_request_or_is_invalid(org: Any, request_id
 
 
 @given(
-    st.lists(values, max_size=8), st.dictionaries(st.sampled_from(ACQUIRE) | st.text(max_size=100), values, max_size=8)
+    st.lists(values, max_size=8),
+    st.dictionaries(st.sampled_from(ACQUIRE) | st.text(max_size=100), values, max_size=8)
 )  # fmt: skip
-def test_arguments_are_bound_by_name_however_they_were_sent(args: list[Any], kwargs: dict[str, Any]) -> None:
+def test_positional_and_keyword_arguments_are_bound_by_name(args: list[Any], kwargs: dict[str, Any]) -> None:
     given_twice = set(ACQUIRE[: len(args)]) & set(kwargs)
     wrong = len(args) > len(ACQUIRE) or given_twice or set(kwargs) - set(ACQUIRE)
     fields = ("arguments", *ACQUIRE, *(k[:80] for k in kwargs))
@@ -131,7 +134,7 @@ def test_arguments_are_bound_by_name_however_they_were_sent(args: list[Any], kwa
 @pytest.mark.parametrize(
     ("field", "least", "most"), [("lease_s", 5, 3600), ("wait_s", 0, 3600), ("ttl_s", 0, TTL_MAX_S)]
 )
-def test_a_bound_itself_is_allowed_and_one_beyond_is_not(field: str, least: int, most: int) -> None:
+def test_a_value_at_its_bound_is_allowed_and_one_beyond_is_not(field: str, least: int, most: int) -> None:
     def asked(value: Any) -> Any:
         arguments = {"org": "acme", field: value}
         found = parsed(lambda: Acquire.parse(arguments, task_id="t", ttl_max_s=TTL_MAX_S), field)
@@ -143,7 +146,7 @@ def test_a_bound_itself_is_allowed_and_one_beyond_is_not(field: str, least: int,
     assert asked(float(most)) == most
 
 
-def test_lists_within_lists_without_end_are_invalid() -> None:
+def test_deeply_nested_lists_are_invalid() -> None:
     value: Any = 0
     for _ in range(100_000):
         value = [value]
@@ -151,7 +154,7 @@ def test_lists_within_lists_without_end_are_invalid() -> None:
         Cancel.parse(value, "r")
 
 
-def test_what_is_left_out_has_its_default() -> None:
+def test_omitted_arguments_have_their_defaults() -> None:
     asked = Acquire.parse({"org": "acme"}, task_id="task-1", ttl_max_s=TTL_MAX_S)
     assert asked == Acquire(
         org=OrgId("acme"),

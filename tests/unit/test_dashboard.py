@@ -1,4 +1,4 @@
-"""The dashboard and the page of metrics are what their sources say, and leave nothing out in silence."""
+"""The dashboard and the page of metrics match their sources and omit no metric silently."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ ROOT = Path(__file__).parents[2]
 
 
 def shown() -> set[str]:
-    """The names of our series in all queries."""
+    """Return the names of our series in all queries."""
     return {name for query in dashboard.queries() for name in re.findall(r"warmpool_\w+", query)}
 
 
-def test_the_dashboard_that_is_shipped_is_the_one_that_its_source_draws() -> None:
+def test_the_shipped_dashboard_matches_its_source() -> None:
     shipped = ROOT / "charts" / "warmpool" / "files" / "dashboard.json"
     assert shipped.read_text() == dashboard.as_json(), (
         "renew it: warmpool metrics dashboard > charts/warmpool/files/dashboard.json"
     )
 
 
-def test_the_page_of_metrics_is_the_catalog() -> None:
+def test_docs_metrics_md_matches_the_catalog() -> None:
     page = ROOT / "docs" / "metrics.md"
     assert page.read_text() == describing.markdown(), (
         "renew it: warmpool metrics list --markdown > docs/metrics.md"
@@ -39,7 +39,7 @@ def test_every_metric_is_shown_or_listed_as_not_shown_with_the_reason() -> None:
     unseen = {m.name for m in CATALOG.values() if not shown() & set(m.series)}
     assert unseen <= dashboard.NOT_SHOWN.keys()
     assert dashboard.NOT_SHOWN.keys() <= CATALOG.keys()
-    # What is listed as not shown, and is, has been forgotten there; org_cap is only ever a divisor.
+    # A metric that is listed as not shown must not be shown; org_cap is only ever a divisor.
     assert dashboard.NOT_SHOWN.keys() - unseen <= {"org_cap"}
 
 

@@ -1,4 +1,6 @@
-"""From messages to replies, without Redis and without a database: one message's trouble is its own, and an outage loses nothing."""
+"""From messages to replies, without Redis and without a database: a bad message affects no other,
+and an outage loses nothing.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ INTERNAL = InternalTasks.of([b"m" * 32])
 
 
 class StepClock:
-    """Moves by what is waited for."""
+    """A clock that moves by what is waited for."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -51,7 +53,7 @@ class StepClock:
 
 
 class FakeMailbox:
-    """Gives out deliveries, keeps messages as scripted, and remembers what was posted."""
+    """Returns deliveries, stores messages as scripted, and records replies."""
 
     def __init__(self) -> None:
         self.deliveries: list[Delivery] = []
@@ -107,7 +109,7 @@ class Bench:
         return ["acquire"]
 
     def wait_for_room(self, turned: Callable[[], None]) -> None:
-        """There always is."""
+        """Return at once: there is always room."""
 
     def dropped(self, why: DropReason) -> float:
         return float(self.metrics.messages_refused.labels(str(why))._value.get())
@@ -192,7 +194,7 @@ def test_call_is_carried_out_at_its_eta_and_not_past_its_expiry() -> None:
     assert [t.message.task_id for t in bench.front.unserved()] == ["later"]
 
 
-def test_lane_pauses_during_an_outage_takes_nothing_more_and_hands_back_at_its_end() -> None:
+def test_lane_takes_no_message_during_an_outage_and_returns_its_messages_at_the_end() -> None:
     bench = Bench(signed=True)
     bench.mailbox.away = True
     bench.mailbox.deliveries = [came(call("never taken")), came(canary("a"), call("unsigned"))]
@@ -212,7 +214,7 @@ def test_lane_pauses_during_an_outage_takes_nothing_more_and_hands_back_at_its_e
 
 
 @pytest.mark.parametrize("stops", [False, True])
-def test_call_that_waits_for_a_thread_is_handed_back_when_the_process_stops(stops: bool) -> None:
+def test_call_that_waits_for_a_thread_is_returned_when_the_process_stops(stops: bool) -> None:
     bench, stopping = Bench(), threading.Event()
     posting: Any = bench.mailbox
     unused: Any = None

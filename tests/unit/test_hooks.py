@@ -32,7 +32,7 @@ def test_hooks_check_what_make_lint_checks() -> None:
 @pytest.mark.parametrize("id_", HOOKS)
 def test_command_of_a_hook_exists(id_: str) -> None:
     command = shlex.split(HOOKS[id_]["entry"])[0]
-    # The tests may run in an environment in another place.
+    # The tests may run in an environment at another path.
     here = Path(sys.executable).parent
     found = here / Path(command).name if command.startswith(".venv/bin/") else shutil.which(command)
     assert found

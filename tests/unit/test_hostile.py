@@ -1,4 +1,4 @@
-"""The generator of hostile messages: a seed gives the same messages again, and every kind comes."""
+"""The generator of hostile messages: a seed gives the same messages again, with every kind."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def test_a_seed_gives_the_same_messages_again() -> None:
     assert _some(1, 20) != _some(2, 20)
 
 
-def test_every_kind_comes() -> None:
+def test_every_kind_of_hostile_message_is_generated() -> None:
     assert {message.kind for message in _some(1)} == set(KINDS)
 
 
-def test_a_draft_is_signed_as_the_pool_reads_it_also_with_what_no_encoder_writes() -> None:
+def test_a_draft_is_signed_as_the_pool_reads_it_also_with_invalid_json() -> None:
     draft = Draft(
         task="pool.acquire", task_id="t", kwargs={"b": 1, "a": Splice("7" * 30)}, reply_to="elsewhere"
     )

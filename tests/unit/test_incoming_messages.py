@@ -1,4 +1,4 @@
-"""What the lane reads, and what it drops."""
+"""Messages that the lane reads, and messages that it drops."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def with_header(name: str, value: Any) -> dict[str, Any]:
     return envelope(headers={**HEADERS, name: value})
 
 
-def test_what_our_client_sends_is_read_and_is_asked_again_by_itself() -> None:
+def test_a_message_of_our_client_is_read_and_its_sender_repeats_it() -> None:
     message = incoming(envelope())
     assert (message.task, message.task_id, message.kwargs) == ("pool.acquire", "t-1", {"org": "acme"})
     assert message.address == "warmpool.reply.test.x"
@@ -64,7 +64,7 @@ def test_what_our_client_sends_is_read_and_is_asked_again_by_itself() -> None:
 
 
 @pytest.mark.parametrize("address", ["celery-task-meta-x", "", None])
-def test_no_other_address_is_written_to_and_its_sender_relies_on_the_broker(address: Any) -> None:
+def test_any_other_reply_address_is_ignored_and_its_sender_relies_on_redelivery(address: Any) -> None:
     frame = envelope()
     frame["properties"]["reply_to"] = address
     message = incoming(frame)
@@ -138,25 +138,25 @@ def test_long_flat_list_of_claims_is_read() -> None:
 
 
 @pytest.mark.parametrize("number", ["9" * 21, "9" * 5000, "-" + "9" * 5000, "NaN", "Infinity", "1e999"])
-def test_number_of_any_length_is_bounded(number: str) -> None:
+def test_length_of_a_number_is_bounded(number: str) -> None:
     inner = base64.b64encode(f'[[], {{"wait_s": {number}}}, {{}}]'.encode()).decode()
     assert isinstance(incoming(envelope(body=inner)).kwargs["wait_s"], float)
 
 
 @pytest.mark.parametrize("number", ["9" * 21, "9" * 5000, "-" + "9" * 5000, "NaN", "Infinity", "1e999"])
-def test_frame_with_a_number_without_bound_is_dropped(number: str) -> None:
-    """It is kept at the broker until it is answered, and kombu reads it again from there."""
+def test_frame_with_an_unbounded_number_is_dropped(number: str) -> None:
+    """The broker keeps it until it is answered, and kombu reads it again from there."""
     frame = json.dumps(envelope(headers={**HEADERS, "x": "here"})).replace('"here"', number)
     assert why_unread(frame.encode()) is DropReason.NOT_JSON
 
 
 @pytest.mark.parametrize("follower", ["callbacks", "errbacks", "chain", "chord"])
-def test_follower_is_objected_to_and_named(follower: str) -> None:
+def test_message_with_a_follower_is_refused_and_the_follower_named(follower: str) -> None:
     message = incoming(envelope(body=body([], {}, {follower: [{"task": "pool.retire"}]})))
     assert message.objection.startswith("link: ")
 
 
-def test_task_of_another_queue_is_objected_to_and_named() -> None:
+def test_task_of_another_queue_is_refused_and_named() -> None:
     assert incoming(with_header("task", "pool.spawn")).refusal.startswith("task: 'pool.spawn'")
 
 
@@ -177,18 +177,18 @@ def test_eta_and_expires_are_read_as_times() -> None:
     ("name", "value"),
     [("compression", "application/x-gzip"), ("retries", "many"), ("timelimit", "x"), ("timelimit", [1, "x"])],
 )
-def test_header_of_a_kind_that_is_not_taken_is_named(name: str, value: Any) -> None:
+def test_header_of_an_unsupported_type_is_named(name: str, value: Any) -> None:
     assert incoming(with_header(name, value)).objection.startswith(f"{name}: ")
 
 
 @pytest.mark.parametrize(
     "option", [{"retries": 1}, {"timelimit": [1, 2]}, {"timelimit": [None, 0.5]}, {"group": "g"}]
 )
-def test_options_that_change_nothing_here_are_taken(option: dict[str, Any]) -> None:
+def test_options_without_effect_here_are_accepted(option: dict[str, Any]) -> None:
     assert not incoming(envelope(headers={**HEADERS, **option})).objection
 
 
-def test_text_of_a_stranger_is_cleaned() -> None:
+def test_text_from_outside_is_cleaned() -> None:
     message = incoming(envelope(headers={**HEADERS, "origin": "a\x00\ud800\n" + "x" * 5000, "argsrepr": 7}))
     assert message.headers["origin"] == "a???" + "x" * 252
     assert message.headers["argsrepr"] == ""
@@ -204,21 +204,21 @@ JSON = st.recursive(
 
 
 @given(st.binary(max_size=200) | JSON.map(raw))
-def test_nothing_that_arrives_raises(message: bytes) -> None:
+def test_no_incoming_message_raises(message: bytes) -> None:
     assert isinstance(read(message, LIMIT), DropReason)
 
 
 @given(st.sampled_from(sorted(envelope())), JSON)
-def test_a_spoilt_part_raises_nothing(part: str, value: Any) -> None:
+def test_a_corrupted_part_of_a_message_raises_nothing(part: str, value: Any) -> None:
     read(raw(envelope(**{part: value})), LIMIT)
 
 
-def test_stamps_of_one_moment_leave_in_few_messages() -> None:
+def test_simultaneous_stamps_are_sent_in_few_messages() -> None:
     workers = [f"w-{n}" for n in range(20)]
     sent = [[s.arguments["worker_id"], *s.arguments.get("others", ())] for s in stamps(workers)]
     assert [w for message in sent for w in message] == workers
     assert [len(message) for message in sent] == [STAMPS_A_MESSAGE, STAMPS_A_MESSAGE, 4]
 
 
-def test_stamp_of_one_worker_names_no_others() -> None:
+def test_stamp_message_of_one_worker_names_no_others() -> None:
     assert stamps(["w-1"]) == [Sending("pool.stamp", {"worker_id": "w-1"})]

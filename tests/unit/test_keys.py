@@ -1,4 +1,4 @@
-"""The master key changes while the pool runs: what was made under the old one stays good until it is taken away."""
+"""The master key changes while the pool runs: keys of the old one stay valid until it is removed."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ def a_worker(keys: Keyring) -> WorkerId:
     return keys.marked(RandomIds().worker())
 
 
-def test_a_worker_has_one_key_all_its_life_whoever_derives_it() -> None:
+def test_a_worker_has_one_key_for_life_in_every_process() -> None:
     old = a_worker(BEFORE)
     assert {k.worker_key(old) for k in (BEFORE, ANNOUNCED, CHANGED)} == {tokens.worker_key(OLD, old)}
     new = a_worker(CHANGED)
     assert {k.worker_key(new) for k in (ANNOUNCED, CHANGED, AFTER)} == {tokens.worker_key(NEW, new)}
 
 
-def test_whoever_lacks_the_key_says_so_and_gives_no_wrong_token() -> None:
+def test_a_process_without_the_key_raises_and_returns_no_wrong_token() -> None:
     for keys, worker in ((BEFORE, a_worker(CHANGED)), (AFTER, a_worker(BEFORE))):
         assert not keys.knows(worker)
         with pytest.raises(Transient, match="master key"):
             keys.worker_key(worker)
 
 
-def test_a_worker_older_than_marks_was_made_under_the_oldest_key() -> None:
+def test_a_worker_without_a_mark_uses_the_oldest_key() -> None:
     for worker in map(WorkerId, ("w-6f6tkyn22157ynwjwrfm", "w-later-000001")):
         assert BEFORE.worker_key(worker) == ANNOUNCED.worker_key(worker) == CHANGED.worker_key(worker)
         assert CHANGED.worker_key(worker) == tokens.worker_key(OLD, worker)
 
 
-def test_what_is_not_made_under_the_key_in_use_is_known() -> None:
+def test_workers_of_an_older_key_are_recognized() -> None:
     assert CHANGED.is_current(a_worker(CHANGED))
     assert not CHANGED.is_current(a_worker(BEFORE))
     assert not AFTER.is_current(a_worker(BEFORE))
 
 
-def test_an_orgs_key_is_honoured_under_every_master_and_given_under_the_one_in_use() -> None:
+def test_an_org_key_is_accepted_under_every_master_key_and_issued_under_the_current_one() -> None:
     old, new = (k.org_key("acme", 1, own_queue=False).secret for k in (BEFORE, AFTER))
     assert old != new
     assert BEFORE.org_secrets("acme", 1) == [old]
@@ -56,7 +56,7 @@ def test_an_orgs_key_is_honoured_under_every_master_and_given_under_the_one_in_u
     assert ANNOUNCED.org_key("acme", 1, own_queue=False).secret == old
 
 
-def test_keys_and_marks_say_nothing_of_the_master_key() -> None:
+def test_keys_and_marks_do_not_reveal_the_master_key() -> None:
     assert OLD.hex() not in a_worker(BEFORE)
     assert "old" not in repr(BEFORE)
     assert a_worker(BEFORE)[-6:] != a_worker(AFTER)[-6:]

@@ -1,4 +1,4 @@
-"""Credentials: where they are looked for, which namespace comes with them, and what is said if there are none."""
+"""Credentials: where they are found, which namespace they set, and the error if there are none."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     ("changes", "namespace"),
     [({}, "workers"), ({"context": "two"}, "default"), ({"namespace": "mine"}, "mine")],
 )
-def test_the_namespace_is_the_setting_else_the_contexts(
+def test_the_namespace_is_the_setting_or_that_of_the_context(
     kubeconfig: str, changes: dict[str, str], namespace: str
 ) -> None:
     found = access.load(KubernetesSettings(kubeconfig=kubeconfig, **changes), connections=1)  # type: ignore[arg-type]
@@ -50,12 +50,12 @@ def test_the_namespace_is_the_setting_else_the_contexts(
 
 
 @pytest.mark.parametrize("changes", [{"kubeconfig": "/nowhere/config"}, {"context": "three"}])
-def test_without_credentials_the_sentence_says_so(kubeconfig: str, changes: dict[str, str]) -> None:
+def test_without_credentials_the_error_explains_it(kubeconfig: str, changes: dict[str, str]) -> None:
     with pytest.raises(Refused, match=r"no access to a cluster( with \S+)?: "):
         access.load(KubernetesSettings(**{"kubeconfig": kubeconfig, **changes}), connections=1)  # type: ignore[arg-type]
 
 
-def test_a_peer_that_vanishes_is_noticed_by_the_connection_itself(kubeconfig: str) -> None:
+def test_a_vanished_peer_is_detected_by_tcp_keepalive(kubeconfig: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
         found = access.load(KubernetesSettings(kubeconfig=kubeconfig), connections=1)
@@ -73,7 +73,7 @@ def test_a_peer_that_vanishes_is_noticed_by_the_connection_itself(kubeconfig: st
         connection.close()
 
 
-def test_the_driver_is_built_by_the_setting_of_that_name_without_any_call(kubeconfig: str) -> None:
+def test_the_driver_setting_selects_the_driver_without_any_call(kubeconfig: str) -> None:
     settings = Settings(
         pool=PoolSettings(driver="kubernetes"), kubernetes=KubernetesSettings(kubeconfig=kubeconfig)
     )

@@ -1,4 +1,4 @@
-"""What the API server says, in the port's words; and what the cache makes of it."""
+"""Decoding of the API server's objects, and the cache."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RUNNING: dict[str, Any] = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
 
 
 def raw(**changes: Any) -> bytes:
-    """A pod as the API server sends it."""
+    """Return a pod as the API server sends it."""
     meta = {
         "name": "w-one",
         "namespace": "x",
@@ -59,11 +59,11 @@ def test_a_ready_pod_can_be_used_at_its_address() -> None:
     assert seen.role == PodRole.WORKER
 
 
-def test_an_address_of_six_is_in_brackets() -> None:
+def test_an_ipv6_address_is_in_brackets() -> None:
     assert pod(status={"podIP": "fd00::7"}).endpoint == "http://[fd00::7]:8080"
 
 
-def test_a_pod_that_is_just_made_is_pending_without_trouble() -> None:
+def test_a_new_pod_is_pending_without_trouble() -> None:
     seen = pod(status={"phase": "Pending", "conditions": [], "containerStatuses": [], "podIP": ""})
     assert (seen.phase, seen.ready, seen.trouble, seen.endpoint) == (PodPhase.PENDING, False, "", "")
     seen = pod(state={"waiting": {"reason": "ContainerCreating"}}, status={"phase": "Pending"})
@@ -71,13 +71,13 @@ def test_a_pod_that_is_just_made_is_pending_without_trouble() -> None:
 
 
 @pytest.mark.parametrize("reason", ["ImagePullBackOff", "ErrImagePull", "CreateContainerConfigError"])
-def test_a_container_that_can_not_start_says_why(reason: str) -> None:
+def test_a_container_that_cannot_start_reports_the_cause(reason: str) -> None:
     seen = pod(state={"waiting": {"reason": reason, "message": "no such thing"}}, status={"phase": "Pending"})
     assert seen.phase is PodPhase.PENDING
     assert seen.trouble == f"{reason}: no such thing"
 
 
-def test_a_pod_without_a_node_says_that_it_finds_none() -> None:
+def test_a_pod_without_a_node_reports_that_it_is_unschedulable() -> None:
     nowhere = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
     seen = pod(
         spec={"nodeName": ""}, status={"phase": "Pending", "conditions": [nowhere], "containerStatuses": []}
@@ -86,24 +86,24 @@ def test_a_pod_without_a_node_says_that_it_finds_none() -> None:
     assert seen.trouble == "Unschedulable: 0/3 nodes"
 
 
-def test_a_container_killed_for_memory_says_so() -> None:
+def test_a_container_killed_for_memory_reports_it() -> None:
     ended = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
     seen = pod(state=ended, status={"phase": "Failed", "conditions": []})
     assert (seen.phase, seen.ready, seen.exit_code) == (PodPhase.ENDED, False, 137)
     assert seen.trouble == "OOMKilled"
 
 
-def test_an_ended_container_ends_the_pod_before_the_pod_says_so() -> None:
+def test_an_ended_container_ends_the_pod_before_its_phase_changes() -> None:
     assert pod(state={"terminated": {"exitCode": 0, "reason": "Completed"}}).phase is PodPhase.ENDED
 
 
-def test_a_pod_that_its_node_ended_says_why() -> None:
+def test_a_pod_ended_by_its_node_reports_the_cause() -> None:
     evicted = {"phase": "Failed", "reason": "Evicted", "message": "low on disk", "containerStatuses": []}
     seen = pod(status=evicted)
     assert (seen.phase, seen.trouble, seen.exit_code) == (PodPhase.ENDED, "Evicted: low on disk", None)
 
 
-def test_an_ended_pod_always_has_a_word_of_why() -> None:
+def test_an_ended_pod_always_has_a_cause() -> None:
     assert pod(status={"phase": "Succeeded", "containerStatuses": []}).trouble == "ended"
 
 
@@ -121,13 +121,13 @@ def test_a_pod_that_was_chosen_for_disruption_is_leaving() -> None:
     assert not seen.terminating
 
 
-def test_a_page_says_its_version_and_where_the_next_begins() -> None:
+def test_a_page_has_its_version_and_the_token_of_the_next_page() -> None:
     body = b'{"metadata":{"resourceVersion":"9","continue":"more"},"items":[%s]}' % raw()
     page = decoding.pods(body)
     assert ([k.pod.name for k in page.items], page.version, page.more) == (["w-one"], "9", "more")
 
 
-def test_what_older_servers_write_as_null_is_taken() -> None:
+def test_null_lists_of_older_servers_are_accepted() -> None:
     bookmark = b'{"metadata":{"resourceVersion":"9","creationTimestamp":null},"spec":{"containers":null},"status":{}}'
     assert decoding.meta(bookmark).resource_version == "9"
     assert decoding.pod(bookmark).pod.image == ""
@@ -135,13 +135,13 @@ def test_what_older_servers_write_as_null_is_taken() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"<html>", b'{"metadata":{"name":3}}', b'{"metadata":null}'])
-def test_an_answer_that_makes_no_sense_is_transient(body: bytes) -> None:
+def test_an_invalid_response_is_transient(body: bytes) -> None:
     with pytest.raises(Transient):
         decoding.pod(body)
 
 
 @pytest.mark.parametrize("body", [b"", b"bad gateway", b"\xff", b"[]"])
-def test_a_failure_that_explains_nothing_is_still_told(body: bytes) -> None:
+def test_a_failure_without_a_message_is_still_reported(body: bytes) -> None:
     assert isinstance(decoding.status(body).message, str)
 
 
@@ -176,7 +176,7 @@ DEDICATED = {"key": "dedicated", "value": "workers", "effect": "NoExecute"}
         ),
     ],
 )  # fmt: skip
-def test_a_node_that_is_taken_away_says_so(
+def test_a_node_that_leaves_is_recognized(
     spec: dict[str, Any], tolerations: tuple[Toleration, ...], leaving: str
 ) -> None:
     assert a_node(**spec).leaving(tolerations) == leaving
@@ -194,7 +194,7 @@ def known(name: str = "w-one", uid: str = "u-1", version: str = "1") -> Known:
     return decoding.pod(raw(meta={"name": name, "uid": uid, "resourceVersion": version}))
 
 
-def test_who_listens_hears_first_of_all_that_is_there(cache: PodCache) -> None:
+def test_a_listener_first_gets_all_existing_pods(cache: PodCache) -> None:
     cache.replace([known()])
     with cache.listening() as news:
         (told,) = news.take(0)
@@ -203,7 +203,7 @@ def test_who_listens_hears_first_of_all_that_is_there(cache: PodCache) -> None:
         assert news.take(0) == []
 
 
-def test_a_list_tells_what_came_what_changed_and_what_is_gone(cache: PodCache) -> None:
+def test_a_list_reports_new_changed_and_deleted_pods(cache: PodCache) -> None:
     cache.replace([known("w-a", "u-a"), known("w-b", "u-b"), known("w-c", "u-c")])
     with cache.listening() as news:
         news.take(0)
@@ -213,7 +213,7 @@ def test_a_list_tells_what_came_what_changed_and_what_is_gone(cache: PodCache) -
     assert [p.uid for p in told if isinstance(p, Pod)] == ["u-b", "u-other"]
 
 
-def test_a_slow_listener_hears_the_newest_of_each_pod_once(cache: PodCache) -> None:
+def test_a_slow_listener_gets_the_newest_version_of_each_pod_once(cache: PodCache) -> None:
     with cache.listening() as news:
         for version in range(1, 100):
             cache.put(known(version=str(version)))
@@ -225,14 +225,14 @@ def test_a_slow_listener_hears_the_newest_of_each_pod_once(cache: PodCache) -> N
         assert news.take(0) == [Gone(name="w-one", uid="u-1")]
 
 
-def test_the_end_of_an_earlier_pod_does_not_hide_the_one_that_has_its_name_now(cache: PodCache) -> None:
+def test_the_deletion_of_an_earlier_pod_does_not_hide_the_new_pod_of_that_name(cache: PodCache) -> None:
     cache.put(known(uid="u-1"))
     cache.put(known(uid="u-2"))
     cache.drop(known(uid="u-1"))
     assert [p.uid for p in cache.pods()] == ["u-2"]
 
 
-def test_a_node_that_is_cordoned_makes_its_pods_leave_and_uncordoned_stay(cache: PodCache) -> None:
+def test_pods_of_a_cordoned_node_are_leaving_until_it_is_uncordoned(cache: PodCache) -> None:
     cache.replace([known()])
     with cache.listening() as news:
         news.take(0)
@@ -251,7 +251,7 @@ def test_a_node_that_is_cordoned_makes_its_pods_leave_and_uncordoned_stay(cache:
         assert told.usable
 
 
-def test_what_is_told_wakes_who_waits(cache: PodCache) -> None:
+def test_a_change_wakes_a_waiting_listener(cache: PodCache) -> None:
     with cache.listening() as news:
         teller = threading.Timer(0.05, lambda: cache.put(known()))
         teller.start()
@@ -263,7 +263,7 @@ def test_what_is_told_wakes_who_waits(cache: PodCache) -> None:
 
 
 class HandClock(SystemClock):
-    """Time that passes only while somebody waits."""
+    """Time that passes only while a caller waits."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -276,7 +276,7 @@ class HandClock(SystemClock):
         return stop.is_set()
 
 
-def test_a_burst_goes_at_once_and_the_rest_at_the_rate() -> None:
+def test_a_burst_is_sent_at_once_and_the_rest_at_the_rate() -> None:
     clock = HandClock()
     throttle = Throttle(qps=10, burst=5, clock=clock)
     for _ in range(5):
@@ -287,7 +287,7 @@ def test_a_burst_goes_at_once_and_the_rest_at_the_rate() -> None:
     assert clock.now == pytest.approx(101.0)
 
 
-def test_a_call_that_would_wait_too_long_is_told_so_at_once() -> None:
+def test_a_call_that_would_wait_too_long_fails_at_once() -> None:
     clock = HandClock()
     throttle = Throttle(qps=1, burst=1, clock=clock)
     throttle.take(give_up_at=101, stop=threading.Event())

@@ -1,4 +1,6 @@
-"""A consumer's silence is excused by a broker that is away, and for a while after; a stall is not."""
+"""An unreachable broker excuses a consumer's silence, also for a while afterwards; a stall is not
+excused.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from tasks.worker.liveness import SILENT_S, STALLED_S, Liveness, Silence
 
 
 class HandClock:
-    """Moves when it is told."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -34,7 +36,7 @@ class LivenessCase:
         self.silence.turned()
 
     def later(self, seconds: float) -> bool:
-        """Whether the silence is excused then."""
+        """Return whether the silence is excused then."""
         self.clock.now += seconds
         return self.silence.is_excused()
 
@@ -47,17 +49,17 @@ def test_a_consumer_that_turns_is_not_silent() -> None:
     assert case.silence.is_there()
 
 
-def test_one_that_has_never_turned_is_silent() -> None:
+def test_a_consumer_that_never_turned_is_silent() -> None:
     assert Silence(HandClock(), lambda: True).is_there()
 
 
-def test_a_broker_that_is_away_excuses_any_silence() -> None:
+def test_an_unreachable_broker_excuses_any_silence() -> None:
     case = LivenessCase()
     case.broker_answers = False
     assert all(case.later(3600) for _ in range(5))
 
 
-def test_a_broker_that_is_back_excuses_it_for_a_while() -> None:
+def test_a_broker_that_is_back_excuses_silence_for_a_while() -> None:
     case = LivenessCase()
     case.broker_answers = False
     assert case.later(3600)
@@ -67,7 +69,7 @@ def test_a_broker_that_is_back_excuses_it_for_a_while() -> None:
     assert not case.later(1)
 
 
-def test_a_turn_or_another_outage_begins_it_anew() -> None:
+def test_a_turn_or_another_outage_restarts_the_interval() -> None:
     case = LivenessCase()
     assert case.later(1)
     assert not case.later(STALLED_S + 1)
@@ -80,7 +82,9 @@ def test_a_turn_or_another_outage_begins_it_anew() -> None:
 
 
 class LivenessProbe:
-    """The worker's part of the probe, without a worker: its threads, and whether a turn of the consumer touches the file."""
+    """The worker's part of the probe, without a worker: its threads, and whether a turn of the
+    consumer touches the file.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -93,7 +97,7 @@ class LivenessProbe:
         self.threads.start(name, self.stop.wait, stop=self.stop, stuck_after_s=60.0)
 
     def turn(self) -> bool:
-        """Whether the consumer's turn touched the file."""
+        """Return whether the consumer's turn touched the file."""
         self._file.unlink(missing_ok=True)
         self.liveness.turn()
         return self._file.exists()

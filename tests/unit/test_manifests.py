@@ -1,4 +1,4 @@
-"""Pods as they are asked for: the restricted security context, the reserved words, the order of things."""
+"""Manifests of pods: the restricted security context, reserved labels, the order of fields."""
 
 from __future__ import annotations
 
@@ -101,12 +101,12 @@ def test_no_worker_can_fill_its_nodes_disk(role: PodRole) -> None:
     assert container_of(pod)["resources"]["limits"]["ephemeral-storage"] == "300Mi"
 
 
-def test_a_worker_has_its_grace_and_a_placeholder_none() -> None:
+def test_a_worker_has_a_grace_period_and_a_placeholder_has_none() -> None:
     assert made()["spec"]["terminationGracePeriodSeconds"] == 600
     assert made(role=PodRole.PLACEHOLDER)["spec"]["terminationGracePeriodSeconds"] == 0
 
 
-def test_a_new_pod_says_what_it_is_and_that_nobody_holds_it() -> None:
+def test_a_new_pod_is_labelled_and_stamped_as_unclaimed() -> None:
     meta = made()["metadata"]
     assert meta["labels"] == {
         manifests.MANAGED_BY: "warmpool",
@@ -122,7 +122,7 @@ def test_a_new_pod_says_what_it_is_and_that_nobody_holds_it() -> None:
     assert all(isinstance(v, str) for v in (meta["labels"] | meta["annotations"]).values())
 
 
-def test_one_pool_selects_nothing_of_another() -> None:
+def test_a_pools_selector_matches_no_pod_of_another_pool() -> None:
     labels = made()["metadata"]["labels"]
     for anchor, ours in (("warmpool-anchor", True), ("other", False)):
         terms = manifests.selector(KubernetesSettings(anchor=anchor)).split(",")
@@ -144,7 +144,7 @@ def test_a_pod_is_owned_by_the_anchor_and_its_companion_by_the_pod() -> None:
     ]
 
 
-def test_a_worker_waits_for_its_key_and_is_told_where_it_is() -> None:
+def test_a_worker_waits_for_its_key_secret_and_has_its_path_in_a_variable() -> None:
     pod = made()
     (volume,) = (v for v in pod["spec"]["volumes"] if "secret" in v)
     assert volume["secret"] == {"secretName": "w-one", "optional": False, "defaultMode": 0o440}
@@ -154,7 +154,7 @@ def test_a_worker_waits_for_its_key_and_is_told_where_it_is() -> None:
     assert manifests.secret(SPEC, "pod-uid", PLACE.settings)["stringData"] == {manifests.KEY_NAME: "00ff"}
 
 
-def test_a_worker_is_told_who_it_is() -> None:
+def test_a_worker_has_its_id_and_settings_in_variables() -> None:
     env = env_of(made())
     assert env["MODE"] == "fast"
     assert (env["WARMPOOL_WORKER"], env["WARMPOOL_PROFILE"]) == ("w-one", "default")
@@ -162,7 +162,7 @@ def test_a_worker_is_told_who_it_is() -> None:
     assert env["WARMPOOL_UID"] == {"fieldRef": {"fieldPath": "metadata.uid"}}
 
 
-def test_a_profile_shapes_where_its_pods_run() -> None:
+def test_a_profile_sets_where_its_pods_run() -> None:
     profile = Profile(
         service_account="robot",
         run_as_user=1000,
@@ -193,7 +193,7 @@ def test_a_profile_shapes_where_its_pods_run() -> None:
     assert pod["metadata"]["annotations"]["example.com/note"] == "b"
 
 
-def test_a_placeholder_stands_where_workers_stand_and_is_pushed_aside_by_them() -> None:
+def test_a_placeholder_is_scheduled_like_a_worker_and_preempted_by_one() -> None:
     profile = Profile(
         node_selector={"pool": "workers"}, tolerations=({"key": "dedicated"},), priority_class="high"
     )
@@ -209,7 +209,7 @@ def test_a_placeholder_stands_where_workers_stand_and_is_pushed_aside_by_them() 
     assert (container["image"], container.get("command")) == ("pause:3", None)
 
 
-def test_a_pod_may_have_an_account_of_its_own() -> None:
+def test_a_pod_may_have_its_own_service_account() -> None:
     profile = Profile(own_service_account=True, service_account="shared")
     assert made(profile)["spec"]["serviceAccountName"] == "w-one"
     account = manifests.service_account(SPEC, PLACE)
@@ -240,18 +240,18 @@ WRONG = [
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=str)
-def test_a_profile_can_not_say_what_only_the_pool_says(wrong: dict[str, Any]) -> None:
+def test_a_profile_cannot_set_labels_of_the_pool(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match=next(iter(wrong))):
         made(Profile(**wrong))
 
 
-def test_every_word_of_the_pool_is_reserved() -> None:
+def test_every_label_and_annotation_of_the_pool_is_reserved() -> None:
     for word in (LABEL_PREFIX, NOTE_DO_NOT_DISRUPT, NOTE_SAFE_TO_EVICT):
         assert word.startswith(podrules.RESERVED_PREFIXES)
     assert manifests.MANAGED_BY in podrules.RESERVED_LABELS
 
 
-def test_a_stamp_holds_for_one_version_and_the_first_drops_the_field_managers() -> None:
+def test_a_stamp_applies_to_one_version_and_the_first_drops_the_field_managers() -> None:
     first = changes.stamp(HELD, version="7", first=True)["metadata"]
     assert first["resourceVersion"] == "7"
     assert first["managedFields"] == [{}]
@@ -260,7 +260,7 @@ def test_a_stamp_holds_for_one_version_and_the_first_drops_the_field_managers() 
     assert later["annotations"][NOTE_DO_NOT_DISRUPT] is None
 
 
-def test_a_deletion_holds_for_one_uid_if_there_is_one() -> None:
+def test_a_deletion_applies_to_one_uid_if_given() -> None:
     assert changes.deletion("u", 0)["preconditions"] == {"uid": "u"}
     assert changes.deletion("u", 0)["gracePeriodSeconds"] == 0
     assert "preconditions" not in changes.deletion("", None)
@@ -277,7 +277,7 @@ WORDS = st.dictionaries(KEYS, NAMES | st.text(max_size=80), max_size=3)
 
 
 @given(name=NAMES, kind=NAMES, labels=WORDS, annotations=WORDS)
-def test_whatever_a_profile_says_the_pools_words_stand(
+def test_no_profile_overrides_labels_or_annotations_of_the_pool(
     name: str, kind: str, labels: dict[str, str], annotations: dict[str, str]
 ) -> None:
     spec = replace(SPEC, name=name, profile=kind)

@@ -22,7 +22,7 @@ def report(*figures: Figure) -> BenchReport:
 
 
 class Noted:
-    """A subject that writes down what happens to it, in a diary that others share."""
+    """A subject that records its calls in a shared list."""
 
     def __init__(self, name: str, diary: list[str]) -> None:
         self.name, self.diary = name, diary
@@ -52,7 +52,7 @@ def test_percentile_of_nothing_is_an_error() -> None:
 
 
 def test_ratio_is_the_median_of_the_rounds_ratios() -> None:
-    # Round by round 1.0, 2.0 and 1.1; over everything at once it would be 11 / 10.
+    # Per round 1.0, 2.0 and 1.1; over all rounds together it would be 11 / 10.
     measured = Measured(rounds={"a": [[10, 10], [20, 20], [11, 11]], "b": [[10, 10], [10, 10], [10, 10]]})
     found = measured.ratio("a to b", "a", "b", most=1.2)
     assert (found.ratio, found.lowest, found.highest) == pytest.approx((1.1, 1.0, 2.0))
@@ -61,7 +61,7 @@ def test_ratio_is_the_median_of_the_rounds_ratios() -> None:
 
 
 def test_rate_is_calls_a_second_of_one_to_the_other() -> None:
-    # Twice, four times and half as fast, round by round.
+    # Per round twice, four times and half as fast.
     measured = Measured(rounds={"a": [[1.0], [1.0], [2.0]], "b": [[2.0], [4.0], [1.0]]})
     found = measured.rate("a to b", "a", "b", least=2.1)
     assert (found.ratio, found.lowest, found.highest) == pytest.approx((2.0, 0.5, 4.0))

@@ -1,4 +1,6 @@
-"""Every reason of a move fits a label, has a line in the runbook, and is put into words with its detail unread."""
+"""Every reason of a move is a valid label, has a line in the runbook, and has a text that keeps its
+detail unchanged.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from pool.ops.reporting.stories import because
 RUNBOOK = Path(__file__).resolve().parents[2] / "docs" / "runbook.md"
 
 
-def test_reason_is_one_word_for_a_label() -> None:
+def test_reason_is_a_valid_label() -> None:
     assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", reason) for reason in MoveReason)
 
 

@@ -33,7 +33,7 @@ SCRIPT = "ERR Error running script (call to f_1): @user_script:1: @user_script: 
         f"{SCRIPT} -OOM command not allowed",
     ],
 )
-def test_refusal_that_passes_is_an_outage(text: str) -> None:
+def test_temporary_refusal_is_an_outage(text: str) -> None:
     assert is_outage(parse_error(text))
 
 

@@ -1,4 +1,4 @@
-"""Planning: what holds for any demand and any supply."""
+"""Planning: properties for any demand and any supply."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ idle = st.lists(st.integers(), unique=True, max_size=50)
 
 
 @given(supplies)
-def test_once_the_wanted_slots_are_made_no_more_are_wanted(supply: Supply) -> None:
+def test_once_the_wanted_slots_are_created_no_more_are_wanted(supply: Supply) -> None:
     made = slots_wanted(supply)
     assert slots_wanted(replace(supply, spawning=supply.spawning + made)) == 0
 
@@ -40,7 +40,7 @@ def test_slots_meet_the_demand_and_never_more(supply: Supply) -> None:
 
 
 @given(amount, amount)
-def test_target_and_misses_from_nothing_give_exactly_their_sum(target: int, misses: int) -> None:
+def test_target_and_misses_of_an_empty_pool_give_exactly_their_sum(target: int, misses: int) -> None:
     assert (
         slots_wanted(Supply(target=target, waiters=0, misses=misses, warm=0, spawning=0)) == target + misses
     )
@@ -59,7 +59,7 @@ def test_surplus_leaves_exactly_the_target_or_all_there_is(workers: list[int], t
 
 
 @given(idle, st.integers(min_value=0, max_value=60))
-def test_surplus_takes_the_oldest_in_their_order(workers: list[int], target: int) -> None:
+def test_surplus_takes_the_oldest_first(workers: list[int], target: int) -> None:
     taken = list(surplus(workers, target))
     assert taken == workers[: len(taken)]
 
@@ -128,9 +128,9 @@ def test_without_old_workers_there_is_nothing_to_replace(seen: Builds) -> None:
 
 
 @given(builds)
-def test_a_build_that_starts_replaces_all_that_nobody_holds_and_then_rests(seen: Builds) -> None:
-    """From any beginning: each round the slots become ready, and what is to go goes."""
-    # Where one of the wanted build stands ready, it has been proven before it is counted.
+def test_a_build_that_starts_replaces_all_unclaimed_workers_and_then_nothing(seen: Builds) -> None:
+    """From any start: in each round the slots become ready, and workers to drain drain."""
+    # A ready worker of the wanted build proves that build before it is counted.
     seen = replace(seen, failing=False, old_busy=0, proven=seen.proven or seen.new_idle + seen.new_fresh > 0)
     least = min(seen.target, seen.old_idle + seen.new_idle)
     for _ in range(100):
@@ -161,7 +161,7 @@ def test_a_step_is_a_share_and_at_least_one(workers: int, percent: int) -> None:
     urgent=st.sets(st.integers(), max_size=5),
     most=st.integers(1, 10),
 )
-def test_everybody_has_a_turn_and_who_is_urgent_has_each(
+def test_every_item_has_a_turn_and_urgent_items_have_every_turn(
     everyone: list[int], urgent: set[int], most: int
 ) -> None:
     turns = [whose_turn(everyone, urgent, most=most, turn=t) for t in range(7, 7 + 3 * len(everyone) + 1)]

@@ -1,4 +1,4 @@
-"""Shapes of workers: what makes a new revision, and what an activation sends."""
+"""Profiles: what changes the revision, and what an activation sends."""
 
 from __future__ import annotations
 
@@ -51,25 +51,25 @@ def filled(template: dict[str, Any], **values: str) -> Any:
 
 
 @pytest.mark.parametrize(("setting", "value"), SHAPING.items(), ids=list(SHAPING))
-def test_what_a_pod_is_made_of_changes_the_revision(setting: str, value: Any) -> None:
+def test_settings_that_shape_a_pod_change_the_revision(setting: str, value: Any) -> None:
     assert revision(replace(Profile(), **{setting: value})) != revision(Profile())
 
 
 @pytest.mark.parametrize(("setting", "value"), HARMLESS.items(), ids=list(HARMLESS))
-def test_what_pods_do_not_carry_keeps_the_revision(setting: str, value: Any) -> None:
+def test_settings_that_do_not_shape_a_pod_keep_the_revision(setting: str, value: Any) -> None:
     assert revision(replace(Profile(), **{setting: value})) == revision(Profile())
 
 
-def test_every_setting_of_a_profile_is_known_to_shape_or_not() -> None:
+def test_every_setting_of_a_profile_is_classified_as_shaping_or_not() -> None:
     assert {f.name for f in fields(Profile)} == set(SHAPING) | set(HARMLESS)
 
 
-def test_the_order_of_variables_is_not_a_shape_but_the_order_of_words_is() -> None:
+def test_the_order_of_arguments_changes_the_revision_and_the_order_of_variables_does_not() -> None:
     assert revision(Profile(env={"A": "1", "B": "2"})) == revision(Profile(env={"B": "2", "A": "1"}))
     assert revision(Profile(command=("a", "b"))) != revision(Profile(command=("b", "a")))
 
 
-def test_a_revision_is_short_and_fit_for_a_label() -> None:
+def test_a_revision_is_a_short_valid_label() -> None:
     assert len(revision(Profile())) == 12
     assert revision(Profile()).isalnum()
 
@@ -91,11 +91,11 @@ def test_placeholders_are_filled_at_any_depth() -> None:
     }
 
 
-def test_an_unknown_placeholder_is_left_as_it_stands() -> None:
+def test_an_unknown_placeholder_is_left_unchanged() -> None:
     assert filled({"a": "{values.missing} {secret} {}"}) == {"a": "{values.missing} {secret} {}"}
 
 
-def test_an_orgs_value_is_never_a_template_itself() -> None:
+def test_placeholders_in_an_orgs_value_are_not_filled() -> None:
     assert filled({"a": "{values.x}"}, x="{claim_id}") == {"a": "{claim_id}"}
 
 
@@ -109,6 +109,6 @@ def test_a_filled_payload_is_json() -> None:
     assert json.loads(json.dumps(filled({"a": "{values.quote}"}, quote='"\n'))) == {"a": '"\n'}
 
 
-def test_placeholders_that_nothing_fills_are_named_once_each() -> None:
+def test_placeholders_without_a_value_are_named_once_each() -> None:
     template = {"a": "{org} {ogr} {values.known}", "b": ["{values.other} {ogr}"]}
     assert unknown_placeholders(template, {"known": "1"}) == ["ogr", "values.other"]

@@ -1,4 +1,6 @@
-"""docs/promises.md, docs/passes.md and ARCHITECTURE.md name tests, functions, constraints and files of this tree: each of them exists."""
+"""docs/promises.md, docs/passes.md and ARCHITECTURE.md name tests, functions, constraints and files
+of this tree: each of them exists.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ _WORD = re.compile(r"\w+")
 
 @cache
 def _sources() -> dict[Path, str]:
-    """Everything that may define a function, a constraint, a setting, a task or a constant."""
+    """Return every file that may define a function, a constraint, a setting, a task or a constant."""
     found = [
         p for part in ("pool", "tasks") for kind in ("py", "sql") for p in (ROOT / part).rglob(f"*.{kind}")
     ]
@@ -48,13 +50,13 @@ def _words() -> frozenset[str]:
 
 @cache
 def _attributes() -> frozenset[str]:
-    """Every `owner.member` that the sources write."""
+    """Return every `owner.member` in the sources."""
     dotted = (found for text in _sources().values() for found in re.findall(r"\w+(?:\.\w+)+", text))
     return frozenset(".".join(pair) for words in dotted for pair in pairwise(words.split(".")))
 
 
 def _defines(owner: str, member: str) -> bool:
-    """Whether a module or a class of this name defines it."""
+    """Return whether a module or a class of this name defines it."""
     for path, text in _sources().items():
         module = path.parent.name if path.stem == "__init__" else path.stem
         if path.suffix != ".py" or not (module == owner or f"class {owner}" in text):

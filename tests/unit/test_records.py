@@ -1,4 +1,4 @@
-"""Rows that contradict themselves are told so, one sentence for each contradiction."""
+"""A row that contradicts itself is described with one sentence per contradiction."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SOUND: dict[State, dict[str, Any]] = {
 
 
 def a_worker(state: State, **changes: Any) -> SeenWorker:
-    """A row of that state in which nothing is wrong but what the test changes."""
+    """A consistent row of that state, except for what the test changes."""
     row = SeenWorker(
         id=WorkerId("w-1"),
         profile=ProfileName("default"),
@@ -52,7 +52,7 @@ def test_a_sound_row_of_any_state_has_no_violations(state: State) -> None:
 
 
 @pytest.mark.parametrize("state", [State.DRAINING, State.RETIRED, State.LOST], ids=str)
-def test_what_leaves_may_keep_its_org_and_its_pod(state: State) -> None:
+def test_a_draining_or_ended_row_may_keep_its_org_and_pod(state: State) -> None:
     assert a_worker(state, org=OrgId("acme"), **POD).violations() == []
 
 
@@ -82,18 +82,16 @@ def test_a_busy_worker_may_be_leaving(state: State) -> None:
         ("idle hot_idle", {"leaving_since": AT}, "a leaving worker is neither idle nor parked"),
     ],
 )
-def test_a_contradiction_is_named_and_nothing_else_is(
-    states: str, changes: dict[str, Any], sentence: str
-) -> None:
+def test_only_the_violated_rule_is_named(states: str, changes: dict[str, Any], sentence: str) -> None:
     for state in map(State, states.split()):
         assert a_worker(state, **changes).violations() == [sentence], state
 
 
-def test_every_contradiction_of_a_row_is_named() -> None:
+def test_every_violated_rule_of_a_row_is_named() -> None:
     assert len(a_worker(State.IDLE, claim_id="c-1", org="acme", pod_uid=None).violations()) == 3
 
 
-def test_a_claim_carries_the_right_over_its_worker_at_its_epoch() -> None:
+def test_a_claim_has_the_epoch_of_its_worker() -> None:
     claim = Claim(
         id=ClaimId("c-1"),
         worker_id=WorkerId("w-1"),

@@ -1,4 +1,4 @@
-"""Threads that orgs share: calls of one org that wait never hold up another's."""
+"""Threads that orgs share: waiting calls of one org never delay another's."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_org_whose_calls_wait_leaves_threads_to_another(gate: ThreadGate) -> Non
     threads.shutdown()
 
 
-def test_org_has_a_bounded_number_of_calls_in_hand(gate: ThreadGate) -> None:
+def test_org_has_a_bounded_number_of_queued_calls(gate: ThreadGate) -> None:
     threads = SharedThreads(4, most_in_progress=3, most_bytes=LARGE)
     assert [threads.submit("acme", gate.call) for _ in range(4)] == [True, True, True, False]
     assert threads.submit("other", gate.call)
@@ -63,7 +63,7 @@ def test_org_has_a_bounded_number_of_calls_in_hand(gate: ThreadGate) -> None:
     threads.shutdown()
 
 
-def test_org_has_a_bounded_number_of_bytes_in_hand(gate: ThreadGate) -> None:
+def test_org_has_a_bounded_number_of_queued_bytes(gate: ThreadGate) -> None:
     threads = SharedThreads(4, most_in_progress=100, most_bytes=1000)
     assert [threads.submit("acme", gate.call, size) for size in (600, 600, 300)] == [True, False, True]
     assert threads.submit("other", gate.call, 5000), "one call of any size"

@@ -1,4 +1,4 @@
-"""Signatures: each thing that is signed counts, only the right key matches, and time is one clock's."""
+"""Signatures: each signed field counts, only the right key matches, and time comes from one clock."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def judged(shown: Proof, asked: Asked = ASKED, *, now_s: float = NOW_S) -> Signa
     return trouble_with(shown, asked, [KEY.secret], now_s=now_s, limit_s=900)
 
 
-def test_what_was_signed_is_believed_also_after_it_went_over_the_wire() -> None:
+def test_a_signature_is_valid_before_and_after_serialization() -> None:
     assert judged(proof()) is None
     arrived = replace(ASKED, args=json.loads("[]"), kwargs=json.loads(json.dumps(dict(ASKED.kwargs))))
     assert judged(proof(), arrived) is None
@@ -66,7 +66,7 @@ def test_what_was_signed_is_believed_also_after_it_went_over_the_wire() -> None:
         {"kwargs": {}},
     ],
 )
-def test_nothing_of_it_can_be_changed(change: dict[str, Any]) -> None:
+def test_no_signed_field_can_be_changed(change: dict[str, Any]) -> None:
     assert judged(proof(), replace(ASKED, **change)) is SignatureProblem.MISMATCH
 
 
@@ -74,7 +74,7 @@ def test_nothing_of_it_can_be_changed(change: dict[str, Any]) -> None:
     "change",
     [{"org": "bolt"}, {"version": 2}, {"expires_s": 1_301}, {"nonce": NONCE[::-1]}, {"mac": "0" * 64}],
 )
-def test_nothing_that_it_shows_can_be_changed(change: dict[str, Any]) -> None:
+def test_no_displayed_field_can_be_changed(change: dict[str, Any]) -> None:
     assert judged(replace(proof(), **change)) is SignatureProblem.MISMATCH
 
 
@@ -90,14 +90,14 @@ def test_another_orgs_key_another_version_and_another_master_do_not_match() -> N
     assert trouble_with(proof(), ASKED, both, now_s=NOW_S, limit_s=900) is None
 
 
-def test_it_ends_and_can_not_be_made_to_last() -> None:
+def test_a_signature_expires_and_its_expiry_cannot_be_extended() -> None:
     assert judged(proof(expires_s=1_000)) is SignatureProblem.EXPIRED
     assert judged(proof(expires_s=1_001)) is None
     assert judged(proof(expires_s=1_900)) is None
     assert judged(proof(expires_s=1_901)) is SignatureProblem.AHEAD
 
 
-def test_arguments_that_can_not_be_signed_match_nothing() -> None:
+def test_arguments_that_cannot_be_signed_match_nothing() -> None:
     deep: list[Any] = []
     for _ in range(100_000):
         deep = [deep]
@@ -107,14 +107,15 @@ def test_arguments_that_can_not_be_signed_match_nothing() -> None:
 @pytest.mark.parametrize(
     "header",
     [None, 1, "", "1:acme:1:1300", f"1:acme:0:1300:{NONCE}:{'0' * 64}", f"1:a b:1:1300:{NONCE}:{'0' * 64}",
-     f"1:acme:1:1300:{NONCE}:{'0' * 64}\n", f"2:acme:1:1300:{NONCE}:{'0' * 64}", f"1:acme:1:1300:short:{'0' * 64}",
+     f"1:acme:1:1300:{NONCE}:{'0' * 64}\n", f"2:acme:1:1300:{NONCE}:{'0' * 64}",
+     f"1:acme:1:1300:short:{'0' * 64}",
      f"1:acme:1:1300:*{NONCE}:{'0' * 64}"],
 )  # fmt: skip
-def test_what_is_no_signature_is_not_read(header: object) -> None:
+def test_an_invalid_signature_header_is_refused(header: object) -> None:
     assert Proof.parse(header) is None
 
 
-def test_a_key_reads_as_it_was_printed_and_shows_no_secret() -> None:
+def test_a_printed_key_is_read_back_and_its_repr_shows_no_secret() -> None:
     for key in (KEY, replace(KEY, own_queue=True)):
         assert OrgKey.parse(f"{key.text}\n") == key
         assert key.secret not in repr(key)
@@ -123,7 +124,7 @@ def test_a_key_reads_as_it_was_printed_and_shows_no_secret() -> None:
             OrgKey.parse(text)
 
 
-def test_no_orgs_names_are_the_beginning_of_anothers() -> None:
+def test_no_orgs_key_prefix_is_a_prefix_of_anothers() -> None:
     orgs = ["a", "a.b", "a-b", "a_b", "ab", "a."]
     for one in orgs:
         for other in set(orgs) - {one}:
@@ -134,7 +135,7 @@ def test_no_orgs_names_are_the_beginning_of_anothers() -> None:
 
 
 class ClockAt:
-    """This host's monotonic clock, where a test wants it."""
+    """This host's monotonic clock, at the time that a test sets."""
 
     def __init__(self) -> None:
         self.at = 50.0
@@ -155,7 +156,7 @@ def shown(signer: Signer) -> Proof:
     return made
 
 
-def test_every_sending_is_signed_anew_by_the_brokers_clock() -> None:
+def test_every_sending_has_a_new_signature_with_the_brokers_time() -> None:
     clock = ClockAt()
     signer = Signer(lambda: KEY, clock)
     assert signer.is_due()
@@ -169,7 +170,7 @@ def test_every_sending_is_signed_anew_by_the_brokers_clock() -> None:
     assert signer.is_due()
 
 
-def test_a_key_that_was_changed_in_its_file_is_used_without_a_restart(
+def test_a_key_changed_in_its_file_is_used_without_a_restart(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "key"
@@ -188,7 +189,7 @@ def test_a_key_that_was_changed_in_its_file_is_used_without_a_restart(
     assert shown(signer).version == 2
 
 
-def test_a_given_key_comes_before_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_argument_takes_precedence_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert key_source(None) is None
     monkeypatch.setenv(ENV_ORG_KEY, KEY.text)
     other = signing.org_key(MASTER, "bolt", 1)

@@ -1,4 +1,4 @@
-"""The simulation: cases that can be worked out by hand, and what holds for any trace."""
+"""The simulation: cases that can be computed by hand, and properties of any trace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pool.ops.simulating.variants import TryInvalid, changed
 def settings(
     *, orgs: dict[str, OrgDefaults] | None = None, profile: dict[str, Any] | None = None, **pool: Any
 ) -> Settings:
-    """Workers of one vCPU and one GiB, so that an hour of one is one of each."""
+    """Workers of one vCPU and one GiB, so that one hour counts as one of each."""
     size = {"cpu_millicores": 1000, "memory_mib": 1024, "warm_target": 2, **(profile or {})}
     return Settings(pool=PoolSettings(**pool), profiles={"default": Profile(**size)}, orgs=orgs or {})
 
@@ -28,14 +28,15 @@ def asks(*rows: tuple[float, str, float]) -> Trace:
     return Trace.of((at, org, "default", hold) for at, org, hold in rows)
 
 
-def test_as_many_hits_as_are_warm_and_the_rest_misses() -> None:
+def test_requests_up_to_the_warm_supply_are_hits_and_the_rest_are_misses() -> None:
     seen = simulate(asks((1, "a", 100), (1, "b", 100), (1, "c", 100)), settings(), Assumptions(wait_s=0))
     assert (seen.hits, seen.refused, seen.sources) == (2, {"no_warm_worker": 1}, {"warm": 2})
     assert seen.hit_rate == pytest.approx(2 / 3)
 
 
 def test_a_waiter_waits_exactly_until_its_pod_is_ready() -> None:
-    # Nothing is warm. It asks at 1; the next reconcile is at 5 and makes its slot, which is ready ten seconds later.
+    # Nothing is warm. The request comes at 1; the next reconcile is at 5 and creates its slot,
+    # which is ready ten seconds later.
     seen = simulate(
         asks((1, "a", 10)), settings(profile={"warm_target": 0}), Assumptions(wait_s=60, spawn_s=10)
     )
@@ -44,29 +45,31 @@ def test_a_waiter_waits_exactly_until_its_pod_is_ready() -> None:
 
 
 def test_a_refill_follows_a_warm_claim_at_once() -> None:
-    # Target 1. The claim at 1 asks for a refill, which is made at 1.1 and ready at 11.1: at 12 there is one again.
+    # Target 1. The claim at 1 triggers a refill, which is created at 1.1 and ready at 11.1: at 12
+    # there is one again.
     one = settings(profile={"warm_target": 1, "hot_idle_ttl_s": 0})
     seen = simulate(asks((1, "a", 50), (11, "b", 50), (12, "c", 50)), one, Assumptions(wait_s=0, spawn_s=10))
     assert (seen.hits, seen.refused) == (2, {"no_warm_worker": 1})
 
 
-def test_an_org_gets_its_own_parked_worker_within_its_time_and_nobody_elses() -> None:
+def test_an_org_gets_only_its_own_parked_worker_within_its_ttl() -> None:
     few = settings(profile={"warm_target": 0, "hot_idle_ttl_s": 60})
     seen = simulate(asks((1, "a", 10), (50, "a", 10), (51, "b", 10)), few, Assumptions(wait_s=200, spawn_s=5))
-    # a waits for its first worker (asks at 1, slot at 5, ready at 10), is at home at 50; b must wait for its own.
+    # a waits for its first worker (request at 1, slot at 5, ready at 10) and gets its parked one at
+    # 50; b must wait for its own.
     assert seen.sources == {"warm": 2, "hot_idle": 1}
     assert (seen.hits, seen.waited) == (1, 2)
 
 
-def test_after_its_time_it_is_gone() -> None:
+def test_a_parked_worker_is_gone_after_its_ttl() -> None:
     few = settings(profile={"warm_target": 0, "hot_idle_ttl_s": 20})
     seen = simulate(asks((1, "a", 10), (60, "a", 10)), few, Assumptions(wait_s=100, spawn_s=5))
     assert seen.sources == {"warm": 2}
     assert seen.pods == 2
 
 
-def test_what_idling_costs_is_what_the_hand_computes() -> None:
-    # One warm worker for an hour that nobody asks for, then a claim at its end.
+def test_idle_cost_matches_a_computation_by_hand() -> None:
+    # One warm worker without a request for an hour, then a claim at the end.
     one = settings(profile={"warm_target": 1})
     seen = simulate(asks((3600, "a", 1)), one, Assumptions(wait_s=0))
     assert seen.idle_vcpu_h["warm"] == pytest.approx(1.0)
@@ -74,7 +77,7 @@ def test_what_idling_costs_is_what_the_hand_computes() -> None:
     assert seen.busy_vcpu_h == pytest.approx(0)
 
 
-def test_parked_and_overdue_are_told_apart() -> None:
+def test_parked_and_overdue_seconds_are_counted_separately() -> None:
     # Held from 0.5 to 1.5, parked with a TTL of 10 until 11.5; the reap comes at 12.5.
     one = settings(profile={"warm_target": 1, "hot_idle_ttl_s": 10})
     seen = simulate(asks((0.5, "a", 1), (100, "b", 1)), one, Assumptions(wait_s=0))
@@ -82,7 +85,7 @@ def test_parked_and_overdue_are_told_apart() -> None:
     assert seen.idle_vcpu_h["overdue"] * 3600 == pytest.approx(1)
 
 
-def test_an_activation_is_waited_for_by_the_warm_and_not_by_the_parked() -> None:
+def test_a_claim_of_an_idle_worker_waits_for_activation_and_of_a_parked_one_does_not() -> None:
     seen = simulate(asks((1, "a", 5), (20, "a", 5)), settings(), Assumptions(wait_s=0, activation_s=3))
     assert seen.sources == {"warm": 1, "hot_idle": 1}
     assert sorted(seen.wait_s.values()) == [3.0, 3.0, 3.0]
@@ -103,7 +106,7 @@ def test_a_waiter_at_its_orgs_cap_is_served_by_its_own_release() -> None:
     assert seen.wait_s["p99"] == pytest.approx(9)
 
 
-def test_the_pools_cap_is_never_exceeded_and_parked_workers_give_way() -> None:
+def test_the_pools_cap_is_never_exceeded_and_parked_workers_are_drained_for_waiters() -> None:
     full = settings(max_workers=2, profile={"warm_target": 0, "hot_idle_ttl_s": 3600})
     seen = simulate(
         asks((1, "a", 5), (2, "a", 5), (30, "b", 5)), full, Assumptions(wait_s=100, spawn_s=5, delete_s=0.5)
@@ -120,14 +123,15 @@ def test_at_the_pools_cap_without_waiting_the_reason_is_pool_cap() -> None:
 
 
 def test_the_org_with_the_least_use_for_its_weight_is_served_first() -> None:
-    # One worker at a time. a holds none when its second asks; b asked later but holds none either, and a's first is served before.
+    # One worker at a time. a holds none at its second request; b came later and holds none either,
+    # and a's first is served before.
     one = settings(max_workers=1, profile={"warm_target": 1, "hot_idle_ttl_s": 0})
     seen = simulate(asks((1, "a", 10), (2, "a", 10), (3, "b", 10)), one, Assumptions(wait_s=200, spawn_s=1))
     assert (seen.hits, seen.waited) == (1, 2)
 
 
-def test_idle_above_the_target_goes_after_its_time() -> None:
-    # Two misses make two slots beyond the target of 0; they stand for surplus_ttl_s and go.
+def test_idle_workers_above_the_target_drain_after_their_time() -> None:
+    # Two misses create two slots above the target of 0; they stay for surplus_ttl_s and drain.
     bare = settings(surplus_ttl_s=30, profile={"warm_target": 0})
     seen = simulate(asks((1, "a", 1), (1, "b", 1), (200, "c", 1)), bare, Assumptions(wait_s=0, spawn_s=4))
     # Slots at 5, ready at 9, idle for 30 at 39, reaped at 42.5.
@@ -135,7 +139,7 @@ def test_idle_above_the_target_goes_after_its_time() -> None:
     assert seen.refused == {"no_warm_worker": 3}
 
 
-def test_a_floor_keeps_parked_workers_past_their_time() -> None:
+def test_a_floor_keeps_parked_workers_past_their_ttl() -> None:
     kept = settings(
         orgs={"a": OrgDefaults(hot_idle_floor=1)}, profile={"warm_target": 1, "hot_idle_ttl_s": 10}
     )
@@ -157,7 +161,7 @@ rows = st.lists(
 
 
 @given(rows, st.integers(0, 5), st.integers(0, 8), st.sampled_from([0, 20]), st.sampled_from([0, 15, 400]))
-def test_every_request_ends_once_and_the_books_balance(
+def test_every_request_ends_once_and_the_totals_match(
     some: list[tuple[float, str, float]], target: int, cap: int, wait_s: float, ttl_s: int
 ) -> None:
     trace = asks(*some)
@@ -173,7 +177,8 @@ def test_every_request_ends_once_and_the_books_balance(
     assert not cap or seen.peak_pods <= cap
     assert all(v >= -1e-9 for v in seen.idle_vcpu_h.values())
     assert wait_s or not seen.waited
-    # Every second of every worker is either used or not: none is counted twice, none is forgotten but deletions.
+    # Every second of every worker is either used or not: none is counted twice, and only deletions
+    # are left out.
     lived = seen.busy_vcpu_h + sum(seen.idle_vcpu_h.values())
     assert lived * 3600 <= seen.pods * seen.span_s + 1e-6
 
@@ -206,12 +211,12 @@ def test_a_trace_is_read_with_its_times_in_seconds_or_as_instants() -> None:
         ("time,hold_s\n1,nan\n", "line 2: time is 1.0 and hold_s is nan; both must be finite"),
     ],
 )
-def test_a_wrong_line_of_a_trace_is_named(text: str, said: str) -> None:
+def test_an_invalid_line_of_a_trace_is_named(text: str, said: str) -> None:
     with pytest.raises(TraceInvalid, match=said):
         demand.read(text.splitlines())
 
 
-def test_made_up_demand_is_as_much_as_was_asked_for_and_the_same_each_time() -> None:
+def test_generated_demand_has_the_requested_size_and_is_reproducible() -> None:
     crowd = Crowd(orgs=3, hold_s=10, seed=4)
     steady = demand.poisson(crowd, per_s=1.0, span_s=20_000)
     assert len(steady) == pytest.approx(20_000, rel=0.05)
@@ -228,7 +233,7 @@ def test_made_up_demand_is_as_much_as_was_asked_for_and_the_same_each_time() -> 
 # Changes, and the command.
 
 
-def test_changes_hold_for_all_profiles_or_for_one_and_name_what_is_wrong() -> None:
+def test_changes_apply_to_all_profiles_or_to_one_and_invalid_ones_are_named() -> None:
     two = Settings(profiles={"default": Profile(), "gpu": Profile(name="gpu")})
     tried = changed(two, "warm_target=7, gpu.warm_target=1,max_workers=9")
     assert [tried.profiles[n].warm_target for n in ("default", "gpu")] == [7, 1]
@@ -252,7 +257,7 @@ def test_the_command_compares_and_advises(capsys: pytest.CaptureFixture[str]) ->
     assert "cheapest setting with a hit rate of at least 99%: warm_target=6" in out
 
 
-def test_the_command_without_demand_says_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_without_demand_explains_its_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert run() == 2
     assert "give exactly one demand" in capsys.readouterr().err
     assert run("--poisson", "1", "--burst", "3") == 2

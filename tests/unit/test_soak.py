@@ -1,4 +1,4 @@
-"""The judge of the soak is judged: it sees what grows, and is not fooled by noise."""
+"""The evaluation of the soak test: it finds what grows, and ignores noise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def _over_time(figure: list[float]) -> list[tuple[float, dict[str, float]]]:
     return [(10.0 * i, {"MiB acquire": v}) for i, v in enumerate(figure)]
 
 
-def test_a_leak_is_seen_and_noise_is_not() -> None:
+def test_a_leak_is_found_and_noise_is_not() -> None:
     chance = random.Random(1)
     noise = [100 + chance.uniform(-3, 3) for _ in range(180)]
     [flat] = trends(_over_time(noise), {"MiB": 6.0})
@@ -26,11 +26,11 @@ def test_warming_up_is_not_a_leak() -> None:
     assert (trend.flat, trend.growth) == (True, 0.0)
 
 
-def test_a_figure_that_shrinks_is_flat_enough() -> None:
+def test_a_shrinking_figure_is_no_leak() -> None:
     [trend] = trends(_over_time([100.0 - i * 0.5 for i in range(100)]), {})
     assert trend.flat
 
 
-def test_the_slope_is_that_of_the_nearest_line() -> None:
+def test_the_slope_is_that_of_the_least_squares_line() -> None:
     assert slope([(0, 1), (1, 3), (2, 5)]) == 2
     assert slope([(0, 1)]) == 0

@@ -1,4 +1,4 @@
-"""Statements that hold the database's clock are compiled once, not each time."""
+"""Statements that use the database's clock are compiled once, not each time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pool.store.schema import pool, workers
 from pool.store.sql import now, plus
 
 
-def test_statements_with_the_clock_in_them_are_cached() -> None:
+def test_statements_that_read_the_clock_are_cached() -> None:
     for statement in (
         select(now()),
         select(workers).where(workers.c.state_since <= plus(now(), -5.0)),

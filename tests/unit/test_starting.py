@@ -1,4 +1,6 @@
-"""What a component does about the garbage collector: off while it starts, on afterwards, and blind to what a start leaves."""
+"""A component's use of the garbage collector: off during the start, on afterwards, and without the
+objects of the start.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ def collector() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("collector")
-def test_who_has_started_collects_garbage_and_leaves_out_what_he_began_with() -> None:
+def test_a_started_process_freezes_its_objects_and_collects_garbage() -> None:
     assert gc.get_freeze_count() == 0
     component._freeze_garbage_collection()
     assert gc.isenabled()

@@ -1,4 +1,4 @@
-"""The table of moves against the design's, written down here a second time by hand."""
+"""The table of moves compared with the design, written a second time by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from pool.core import states
 from pool.core.states import MOVES, PAIRS, State
 
-# from: to. Taken from the design, never from the code that it judges.
+# from: to. Copied from the design, never from the code that it checks.
 DRAWN = """
 spawning:   idle reserved hot draining lost
 idle:       reserved hot draining lost
@@ -29,11 +29,11 @@ LEGAL = frozenset(
 
 
 @pytest.mark.parametrize(("frm", "to"), list(product(State, State)), ids=str)
-def test_a_move_is_legal_exactly_if_the_design_draws_it(frm: State, to: State) -> None:
+def test_a_move_is_legal_exactly_if_it_is_in_the_table(frm: State, to: State) -> None:
     assert (to in MOVES[frm]) == ((frm, to) in LEGAL)
 
 
-def test_the_pairs_that_the_triggers_are_made_of_are_the_drawn_moves() -> None:
+def test_the_pairs_of_the_triggers_are_the_legal_moves() -> None:
     assert len(PAIRS) == len(set(PAIRS))
     assert set(PAIRS) == LEGAL
 
@@ -64,7 +64,7 @@ def test_nothing_leads_out_of_a_terminal_state(terminal: State, to: State) -> No
         ("LOSABLE", "spawning idle reserved activating hot hot_idle"),
     ],
 )
-def test_a_derived_set_holds_exactly_these_states(name: str, members: str) -> None:
+def test_a_derived_set_contains_exactly_these_states(name: str, members: str) -> None:
     assert getattr(states, name) == frozenset(map(State, members.split()))
 
 

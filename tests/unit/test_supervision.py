@@ -42,7 +42,7 @@ COMPONENTS = [
 
 
 class SupervisedRun:
-    """A supervision with a clock, and everything that it ordered."""
+    """A supervision with a clock, and all its actions."""
 
     def __init__(self, components: Iterable[Component] = COMPONENTS) -> None:
         self.state = Supervision(list(components))
@@ -68,7 +68,7 @@ class SupervisedRun:
         return self
 
     def pause_after_crash(self, name: str) -> float:
-        """How long until a crashed component is started again, and that start."""
+        """Return how long a crashed component waits for its restart, and that start."""
         waited = 0.0
         while ev.Start(name) not in self.after(0.05):
             waited += 0.05
@@ -94,7 +94,7 @@ def test_a_stage_starts_only_when_the_one_before_is_ready() -> None:
     assert started(run.after(0)) == ["beat"]
 
 
-def test_each_component_is_told_ready_once_and_everything_once() -> None:
+def test_each_component_and_the_whole_pool_are_reported_ready_once() -> None:
     run = SupervisedRun().all_up()
     for name in ("redis", "beat"):
         run.tell(ev.Heard(name))
@@ -109,7 +109,7 @@ def test_a_one_shot_that_ran_is_not_run_again() -> None:
     assert started(run.after(100)) == []
 
 
-def test_what_dies_is_started_again_and_its_death_is_explained() -> None:
+def test_an_ended_component_is_restarted_and_its_end_is_explained() -> None:
     run = SupervisedRun().all_up()
     (warning,) = run.exits("fleet", -signal.SIGKILL)
     assert warning == ev.Warn("fleet was killed by SIGKILL; starting it again in 0.2 s")
@@ -123,7 +123,7 @@ def test_a_dead_broker_is_restarted_without_touching_the_rest() -> None:
     assert run.after(1) == [ev.Start("redis")]
 
 
-def test_pauses_grow_to_five_seconds_and_no_further() -> None:
+def test_pauses_between_restarts_grow_up_to_five_seconds() -> None:
     run = SupervisedRun().all_up()
     pauses = []
     for _ in range(8):
@@ -133,7 +133,7 @@ def test_pauses_grow_to_five_seconds_and_no_further() -> None:
     assert pauses == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0], abs=0.06)
 
 
-def test_a_crash_loop_can_go_on_for_ever() -> None:
+def test_restarts_are_not_limited_in_number() -> None:
     run = SupervisedRun().all_up()
     for _ in range(1200):
         run.exits("beat")
@@ -151,7 +151,7 @@ def test_pauses_are_short_again_after_half_a_minute_of_running() -> None:
     assert run.pause_after_crash("beat") == pytest.approx(0.2, abs=0.06)
 
 
-def test_one_that_never_became_ready_ends_the_run_with_its_log() -> None:
+def test_a_component_that_never_became_ready_ends_the_run_with_its_log() -> None:
     run = SupervisedRun()
     run.after(0)
     for _ in range(FAILED_STARTS_LIMIT - 1):
@@ -165,7 +165,7 @@ def test_one_that_never_became_ready_ends_the_run_with_its_log() -> None:
     assert run.tell(ev.PodsCleared()) == [ev.Finish(1)]
 
 
-def test_one_that_never_becomes_ready_in_time_counts_as_failed() -> None:
+def test_a_component_that_is_not_ready_in_time_counts_as_failed() -> None:
     run = SupervisedRun()
     run.after(0)
     for _ in range(FAILED_STARTS_LIMIT):
@@ -175,7 +175,7 @@ def test_one_that_never_becomes_ready_in_time_counts_as_failed() -> None:
     assert ev.ShowLog("redis") in run.orders
 
 
-def test_one_that_was_ready_before_is_never_given_up() -> None:
+def test_a_component_that_was_ready_before_is_always_restarted() -> None:
     run = SupervisedRun().all_up()
     for _ in range(3 * FAILED_STARTS_LIMIT):
         run.exits("acquire")
@@ -183,7 +183,7 @@ def test_one_that_was_ready_before_is_never_given_up() -> None:
     assert not run.state.stopping
 
 
-def test_a_silent_component_is_ended_then_killed_then_started_again() -> None:
+def test_a_silent_component_is_stopped_then_killed_then_restarted() -> None:
     run = SupervisedRun().all_up()
     others = [ev.Heard(name) for name in ("redis", "acquire", "beat")]
     run.now += 61
@@ -198,7 +198,7 @@ def test_a_silent_component_is_ended_then_killed_then_started_again() -> None:
     assert run.after(0.2) == [ev.Start("fleet")]
 
 
-def test_a_component_that_keeps_showing_itself_is_left_alone() -> None:
+def test_a_component_with_a_heartbeat_is_left_alone() -> None:
     run = SupervisedRun().all_up()
     for _ in range(10):
         run.now += 50
@@ -219,7 +219,7 @@ def test_stopping_goes_from_the_last_stage_to_the_first_and_waits_between() -> N
     assert run.after(1) == []
 
 
-def test_pods_are_cleared_only_when_nobody_is_left_who_makes_them() -> None:
+def test_pods_are_deleted_only_after_all_processes_that_create_them_ended() -> None:
     run = SupervisedRun().all_up()
     run.tell(ev.StopRequested())
     run.exits("beat", 0)
@@ -230,14 +230,14 @@ def test_pods_are_cleared_only_when_nobody_is_left_who_makes_them() -> None:
     assert ev.ClearPods() in run.exits("fleet", -9)
 
 
-def test_what_does_not_end_in_its_grace_is_killed() -> None:
+def test_a_component_that_does_not_end_in_its_grace_period_is_killed() -> None:
     run = SupervisedRun().all_up()
     run.tell(ev.StopRequested())
     assert run.after(9.9) == []
     assert run.after(0.2) == [ev.Kill("beat")]
 
 
-def test_a_second_request_kills_everything_but_still_clears_the_pods_first() -> None:
+def test_a_second_stop_request_kills_everything_and_still_deletes_the_pods_first() -> None:
     run = SupervisedRun().all_up()
     run.tell(ev.StopRequested())
     assert run.tell(ev.StopRequested()) == [ev.Kill("acquire"), ev.Kill("fleet"), ev.Kill("beat")]
@@ -256,7 +256,7 @@ def test_nothing_is_started_while_stopping() -> None:
     assert started(run.after(60)) == []
 
 
-def test_stopping_before_anything_is_ready_leaves_nothing() -> None:
+def test_stopping_before_any_component_is_ready_leaves_nothing() -> None:
     run = SupervisedRun()
     run.after(0)
     assert run.tell(ev.StopRequested()) == [ev.ClearPods()]
@@ -280,25 +280,25 @@ def recorded(name: str, ref: ProcessRef, fingerprint: str = "") -> dict[str, Rec
     return {name: Recorded(ref=ref, fingerprint=fingerprint or f"{name}-now")}
 
 
-def test_what_runs_the_same_thing_is_adopted() -> None:
+def test_a_process_with_the_same_code_and_settings_is_adopted() -> None:
     found = recorded("fleet", FLEET) | recorded("redis", REDIS)
     leftovers = judge(COMPONENTS, found, {FLEET: "fleet", REDIS: "redis"})
     assert leftovers.adopt == {"fleet": FLEET, "redis": REDIS}
     assert leftovers.end == {}
 
 
-def test_what_runs_other_code_or_settings_is_ended_while_its_peers_are_adopted() -> None:
+def test_a_process_with_other_code_or_settings_is_stopped_and_the_others_are_adopted() -> None:
     found = recorded("fleet", FLEET, "fleet-before") | recorded("redis", REDIS)
     leftovers = judge(COMPONENTS, found, {FLEET: "fleet", REDIS: "redis"})
     assert leftovers.adopt == {"redis": REDIS}
     assert leftovers.end == {FLEET: "fleet"}
 
 
-def test_what_is_no_longer_wanted_is_ended() -> None:
+def test_a_component_that_is_no_longer_wanted_is_stopped() -> None:
     assert judge(COMPONENTS, recorded("flower", FLEET), {}).end == {FLEET: "flower"}
 
 
-def test_what_runs_without_being_on_record_is_ended() -> None:
+def test_a_process_without_a_record_is_stopped() -> None:
     assert judge(COMPONENTS, {}, {FLEET: "fleet"}).end == {FLEET: "fleet"}
 
 
@@ -308,7 +308,7 @@ def test_a_one_shot_is_never_adopted() -> None:
     assert leftovers.end == {FLEET: "migrate"}
 
 
-def test_a_second_process_of_an_adopted_component_is_ended() -> None:
+def test_a_second_process_of_an_adopted_component_is_stopped() -> None:
     twin = replace(FLEET, pid=99)
     leftovers = judge(COMPONENTS, recorded("fleet", FLEET), {FLEET: "fleet", twin: "fleet"})
     assert leftovers.adopt == {"fleet": FLEET}

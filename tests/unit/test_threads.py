@@ -1,4 +1,4 @@
-"""A long-lived thread that dies is started again, counted and logged; one that is dead or stuck shows."""
+"""A long-lived thread that dies is restarted, counted and logged; a dead or stuck one is reported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ThreadCase:
         self.threads = Threads(SystemClock(), lambda name: self.restarts.update([name]))
 
     def turn(self) -> None:
-        """A loop that does nothing but turn."""
+        """A loop that only turns."""
         while not self.stop.wait(0.01):
             self.turns += 1
 
@@ -57,9 +57,7 @@ def kill(name: str, error: type[BaseException] = TargetCrash) -> None:
 
 
 @pytest.mark.parametrize("error", [TargetCrash, ValueError, SystemExit])
-def test_thread_that_is_killed_is_started_again_and_counted(
-    case: ThreadCase, error: type[BaseException]
-) -> None:
+def test_killed_thread_is_restarted_and_counted(case: ThreadCase, error: type[BaseException]) -> None:
     with capture_logs() as logged:
         case.threads.start("some thread", case.turn, stop=case.stop)
         for times in (1, 2):
@@ -72,13 +70,13 @@ def test_thread_that_is_killed_is_started_again_and_counted(
     assert case.threads.unwell() == []
 
 
-def test_thread_that_returns_while_it_is_wanted_is_started_again(case: ThreadCase) -> None:
+def test_thread_that_returns_while_it_is_wanted_is_restarted(case: ThreadCase) -> None:
     ran: list[int] = []
     case.threads.start("hasty", lambda: ran.append(1), stop=case.stop)
     eventually(lambda: len(ran) >= 2 and case.restarts["hasty"] >= 1)
 
 
-def test_thread_that_was_told_to_end_ends_and_is_not_counted(case: ThreadCase) -> None:
+def test_stopped_thread_ends_and_is_not_counted(case: ThreadCase) -> None:
     thread = case.threads.start("ending", case.turn, stop=case.stop)
     case.goes_on()
     case.stop.set()
@@ -89,7 +87,7 @@ def test_thread_that_was_told_to_end_ends_and_is_not_counted(case: ThreadCase) -
 
 
 class HandClock(SystemClock):
-    """Intervals as the test says."""
+    """Intervals that the test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -98,7 +96,7 @@ class HandClock(SystemClock):
         return self.now
 
 
-def test_thread_that_does_not_turn_is_unwell_until_it_turns_again() -> None:
+def test_thread_that_does_not_turn_is_unhealthy_until_it_turns_again() -> None:
     clock, stop, go_on = HandClock(), threading.Event(), threading.Event()
     threads = Threads(clock, lambda _: None)
 
@@ -119,8 +117,8 @@ def test_thread_that_does_not_turn_is_unwell_until_it_turns_again() -> None:
     stop.set()
 
 
-def test_dead_thread_is_unwell() -> None:
-    """Nothing ends the runner but its own death, such as a failure to start anything at all."""
+def test_dead_thread_is_unhealthy() -> None:
+    """Only its own failure ends the runner, such as a failure to start a thread."""
     stop = threading.Event()
     threads = Threads(SystemClock(), lambda _: None)
     thread = threads.make("dead", _end, stop=stop)

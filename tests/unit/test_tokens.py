@@ -1,4 +1,4 @@
-"""Claim tokens: the same for the same claim, worthless anywhere else."""
+"""Claim tokens: equal for the same claim, invalid anywhere else."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def test_the_same_claim_gives_the_same_token_again() -> None:
     ],
     ids=["another worker", "another master key", "another claim", "a later epoch", "an earlier epoch"],
 )
-def test_a_token_proves_nothing_elsewhere(key: str, claim: str, epoch: int) -> None:
+def test_a_token_is_valid_for_one_worker_claim_and_epoch_only(key: str, claim: str, epoch: int) -> None:
     assert tokens.verify(KEY, "c-1", 3, tokens.token(KEY, "c-1", 3))
     assert not tokens.verify(key, claim, epoch, tokens.token(KEY, "c-1", 3))
 
 
 @given(st.text(max_size=80))
-def test_whatever_is_presented_is_refused_without_an_error(presented: str) -> None:
+def test_any_invalid_token_is_refused_without_an_error(presented: str) -> None:
     assert not tokens.verify(KEY, "c-1", 3, presented)
 
 
-def test_a_worker_key_says_nothing_of_the_master_key() -> None:
+def test_a_worker_key_does_not_reveal_the_master_key() -> None:
     assert MASTER.hex() not in KEY
     assert len(bytes.fromhex(KEY)) == 32
 

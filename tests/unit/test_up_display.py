@@ -1,4 +1,4 @@
-"""What `up` says: progress, the welcome, and one line for a missing server."""
+"""The output of `up`: progress, the welcome text, and one line for a missing server."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def progress(out: io.StringIO, *answers: tuple[int, int] | Exception) -> StartPr
     return StartProgress(counts=counts, terminal=Terminal(out))
 
 
-def test_a_terminal_shows_one_live_line_that_is_wiped_at_the_end() -> None:
+def test_a_terminal_shows_one_progress_line_that_is_erased_at_the_end() -> None:
     out = Screen()
     shown = progress(out, (1, 3), (3, 3))
     assert not shown.finished(0)
@@ -56,7 +56,7 @@ def test_a_pipe_gets_an_occasional_line_and_no_carriage_return() -> None:
     assert out.getvalue() == "workers  0 of 2 warm\n" * 2
 
 
-def test_warming_that_takes_too_long_does_not_hold_up_the_welcome() -> None:
+def test_slow_warming_does_not_delay_the_welcome_text() -> None:
     shown = progress(io.StringIO(), (0, 2))
     assert not shown.finished(0)
     assert shown.finished(61)
@@ -68,7 +68,7 @@ def test_a_store_that_does_not_answer_yet_is_a_pool_that_is_not_warm_yet() -> No
     assert shown.finished(1)
 
 
-def test_a_line_said_during_progress_does_not_garble_the_bar() -> None:
+def test_a_line_printed_during_progress_does_not_break_the_bar() -> None:
     out = Screen()
     terminal = Terminal(out)
     terminal.live("12345")
@@ -76,11 +76,11 @@ def test_a_line_said_during_progress_does_not_garble_the_bar() -> None:
     assert out.getvalue() == "12345\r     \rnews\n12345"
 
 
-def test_a_terminal_that_is_gone_stops_nobody() -> None:
+def test_a_closed_terminal_does_not_stop_the_supervisor() -> None:
     Terminal(GoneScreen()).warn("anyone there?")
 
 
-def test_a_quiet_run_says_only_what_goes_wrong() -> None:
+def test_a_quiet_run_prints_only_problems() -> None:
     out = io.StringIO()
     terminal = Terminal(out, loudness=Loudness.QUIET)
     terminal.tell("fleet ready")
@@ -101,7 +101,7 @@ def test_the_example_works_from_any_directory_and_shows_no_password(tmp_path: Pa
     assert "  flower   http://127.0.0.1:5555/" in lines
 
 
-def test_the_example_tells_what_the_environment_told_and_shows_no_password(tmp_path: Path) -> None:
+def test_the_example_repeats_the_settings_of_the_environment_without_a_password(tmp_path: Path) -> None:
     told = {
         "WARMPOOL_DATABASE_URL": "postgresql://pool:geheim@db/pool",
         "WARMPOOL_BROKER_URL": "redis://127.0.0.1:6379/0",
@@ -128,13 +128,13 @@ def test_a_server_on_path_is_preferred(tmp_path: Path, monkeypatch: pytest.Monke
     assert (found.path, found.data) == (binary, "redis-7")
 
 
-def test_a_server_that_is_too_old_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_too_old_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a_server(tmp_path, "6.0.16")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert redis.find_server().path.name == "valkey-server"
 
 
-def test_a_missing_server_is_one_line_that_says_what_to_install(
+def test_a_missing_server_is_reported_in_one_line_with_the_package_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     binary = a_server(tmp_path, "6.0.16")

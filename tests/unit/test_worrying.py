@@ -1,4 +1,4 @@
-"""What an operator is told to look at: each worry from what it is about, worst first, silent where all is well. Pure."""
+"""Findings for operators: each from its cause, the worst first, none in a healthy pool. Pure."""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ def a_pass(**changes: Any) -> dict[str, Any]:
 
 def a_profile(**changes: Any) -> dict[str, Any]:
     well = {
-        "target": 3, "states": dict(STATES), "surplus_overdue": 0, "rollout": None, "trouble": None, "trouble_until": None,
+        "target": 3, "states": dict(STATES), "surplus_overdue": 0, "rollout": None, "trouble": None,
+        "trouble_until": None,
     }  # fmt: skip
     return well | changes
 
 
 def a_pool(**changes: Any) -> dict[str, Any]:
-    """A status with nothing to worry about, but for these."""
+    """A healthy status, except for these."""
     well: dict[str, Any] = {
-        "pool": {"paused": False, "canary_age_s": 1.0}, "profiles": {"default": a_profile()}, "passes": {"reap": a_pass()},
-        "waiting": [], "suspects": [], "leaving": [], "parked_overdue": 0, "unprotected": 0, "broker_emptied_at": None,
+        "pool": {"paused": False, "canary_age_s": 1.0}, "profiles": {"default": a_profile()},
+        "passes": {"reap": a_pass()},
+        "waiting": [], "suspects": [], "leaving": [], "parked_overdue": 0, "unprotected": 0,
+        "broker_emptied_at": None,
         "forbidden": [], "beat_dark": False,
     }  # fmt: skip
     return well | changes
@@ -41,7 +44,7 @@ def suspect(kind: str, detail: str) -> dict[str, Any]:
     return {"kind": kind, "subject": "w-1", "runs": 2, "detail": detail}
 
 
-def test_a_pool_that_is_well_worries_nobody() -> None:
+def test_a_healthy_pool_has_no_findings() -> None:
     assert worries(a_pool()) == []
 
 
@@ -85,7 +88,9 @@ def test_a_pool_that_is_well_worries_nobody() -> None:
         ({"broker_emptied_at": "2026-11-17T03:39:17.000Z"}, "broker_emptied", "warn", "at 03:39:17 UTC"),
     ],
 )  # fmt: skip
-def test_each_is_told_with_its_level(changes: dict[str, Any], ident: str, level: str, text: str) -> None:
+def test_each_problem_is_a_finding_with_its_level(
+    changes: dict[str, Any], ident: str, level: str, text: str
+) -> None:
     [told] = worries(a_pool(**changes))
     assert (told["id"], told["level"]) == (ident, level)
     assert text in told["text"]
@@ -103,21 +108,19 @@ def test_each_is_told_with_its_level(changes: dict[str, Any], ident: str, level:
         {"suspects": [suspect("orphan", "seen once")]},
     ],
 )
-def test_what_is_as_it_should_be_is_not_told(changes: dict[str, Any]) -> None:
+def test_normal_values_are_no_findings(changes: dict[str, Any]) -> None:
     assert worries(a_pool(**changes)) == []
 
 
 @pytest.mark.parametrize(
     ("reap", "told"), [({"paused": True}, "pass_paused:reap"), ({"dark": True}, "pass_dark:reap")]
 )
-def test_a_reap_that_does_not_run_sends_no_canary_and_that_says_nothing_about_acquires(
-    reap: dict[str, Any], told: str
-) -> None:
+def test_without_reap_a_missing_canary_is_no_finding_about_acquires(reap: dict[str, Any], told: str) -> None:
     late = a_pool(pool={"paused": False, "canary_age_s": 95.0}, passes={"reap": a_pass(**reap)})
     assert [w["id"] for w in worries(late)] == [told]
 
 
-def test_the_worst_is_first_and_a_dark_beat_explains_dark_passes() -> None:
+def test_the_worst_finding_is_first_and_a_dark_beat_replaces_dark_passes() -> None:
     told = worries(a_pool(parked_overdue=1, unprotected=1, passes={"reap": a_pass(failures=3, detail="so")}))
     assert [w["id"] for w in told] == ["unprotected", "pass_failing:reap", "parked_overdue"]
     dark = worries(a_pool(beat_dark=True, passes={"reap": a_pass(dark=True)}))

@@ -1,6 +1,8 @@
-"""Lets a test kill a thread of one Python process: put this folder on PYTHONPATH, write the name of a thread to the file that THREAD_KILL_FILE names, and
-send the signal. An exception that nothing expects is then raised in that thread, wherever it is. A number in place of a name takes the long-lived thread
-with that number, counted round and round."""
+"""Lets a test kill a thread of one Python process. Put this folder on PYTHONPATH, write the name of
+a thread to the file that THREAD_KILL_FILE names, and send the signal. An unexpected exception is
+then raised in that thread, wherever it is. A number instead of a name selects the long-lived thread
+with that number, modulo their count.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import threading
 from pathlib import Path
 
 SIGNAL = signal.SIGRTMIN + 5
-# By how their names begin; all others come and go with what they do.
+# Prefixes of the names of long-lived threads; all others end with their work.
 LONG_LIVED = (
     "lane",
     "timers",
@@ -27,7 +29,7 @@ LONG_LIVED = (
 
 
 class Killed(BaseException):
-    """Nothing catches it by name."""
+    """No code catches it by name."""
 
 
 def _kill(*_: object) -> None:

@@ -1,5 +1,6 @@
-"""A wrong clock for one Python process: put this folder on PYTHONPATH and say by CLOCK_SKEW_S how wrong. Whatever asks for the time of
-day is off by it; monotonic time is right, as on a real host."""
+"""A wrong clock for one Python process: put this folder on PYTHONPATH and set CLOCK_SKEW_S. The
+time of day is off by that many seconds; monotonic time is right, as on a real host.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ _time, _time_ns = time.time, time.time_ns
 
 
 class _Kind(type):
-    """Datetimes that others made are datetimes too."""
+    """Datetimes created by others are datetimes too."""
 
     def __instancecheck__(cls, thing: object) -> bool:
         return isinstance(thing, _datetime)
