@@ -186,7 +186,7 @@ def opened(url: str) -> GrownPool:
 
 
 def _pod(row: row_scans.ScannedRow) -> Known:
-    """The pod of this row in good health, which says what the row says."""
+    """Return the healthy pod of this row, stamped like the row."""
     stamp = Stamp(org=row.org, claim_id=row.claim_id, epoch=row.epoch, busy=row.state in CLAIMED)
     labels = {
         LABEL_WORKER: row.id,

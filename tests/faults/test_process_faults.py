@@ -103,7 +103,7 @@ def a_pass_succeeds(system: System) -> None:
 
 
 def redeliver(broker: redis.Redis) -> None:
-    """Time passes for what somebody took and did not acknowledge: its visibility timeout is over."""
+    """Let the visibility timeout of taken messages pass."""
     taken: Any = broker.zrange(TAKEN_SINCE_KEY, 0, -1, withscores=True)
     for tag, at in taken:
         broker.zadd(TAKEN_SINCE_KEY, {tag: float(at) - 1000}, xx=True)

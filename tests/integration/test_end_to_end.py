@@ -360,7 +360,7 @@ def test_an_answer_that_cannot_be_written_affects_no_other_caller(system: System
         granted = service.granted("acme")
         service.call("release", claim_id=granted["claim_id"])
         eventually(lambda: not raw.llen("acquire") and not raw.hlen(TAKEN_KEY), within_s=SOON_S)
-        # It was taken first; nobody says that it is served first.
+        # It was taken first; it need not be served first.
         eventually(lambda: system.live_claims(org="spoilt"), within_s=SOON_S)
         raw.delete("warmpool.reply.x")
     for claim_id in system.live_claims(org="spoilt"):

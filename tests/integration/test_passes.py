@@ -359,7 +359,7 @@ def test_worker_that_becomes_ready_during_a_reconcile_is_counted_once(world: Wor
 
 
 def test_a_polling_caller_counts_as_one_miss(world: World) -> None:
-    """Also when what was made for it went to somebody else."""
+    """Also when the worker created for it went to another request."""
     world.profile(warm_target=0)
     for _ in range(20):
         world.refused("acme", request_id="same")

@@ -244,7 +244,7 @@ def test_the_control_plane_works_with_exactly_the_permissions_of_the_chart(
     mine = [r for r in cluster.requests(since) if r.user in ours]
     assert {r.user for r in mine} == ours, "each of them spoke to the API server"
     assert [r for r in mine if r.code == 403] == []
-    # Everybody may ask what he may do: no role of ours has to say so.
+    # Every user may query its own rights; no role of ours needs to grant that.
     asked = (DoctorRight.REVIEW_OUR_ACCESS.verb, DoctorRight.REVIEW_OUR_ACCESS.resource)
     assert {r.user for r in mine if (r.verb, r.resource) == asked} == ours, "each looked at its rights first"
     assert {(r.verb, r.resource) for r in mine} == release.granted() | {asked}

@@ -198,7 +198,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         44,
-        "a slot that is on its way for an org is forgotten",
+        "a slot that is being started for an org is forgotten",
         "pool/store/supply.py",
         "            AND q.miss_consumed_at > at.now - make_interval(secs => :fresh_s)\n",
         "            AND q.miss_consumed_at IS NULL\n",
