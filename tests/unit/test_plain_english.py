@@ -10,6 +10,7 @@ import re
 import tokenize
 from collections.abc import Iterator
 from dataclasses import Field, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,7 @@ BANNED = {
     r"made (?:under|anew)|honoured": "created, generated, accepted",
 }
 _BANNED = {re.compile(rf"\b(?:{words})\b", re.IGNORECASE): instead for words, instead in BANNED.items()}
+_ANY = re.compile("|".join(pattern.pattern for pattern in _BANNED), re.IGNORECASE)
 # A published migration is never changed, and the triggers that it created keep their text.
 _PUBLISHED = ROOT / "pool/store/migrations/versions"
 _PUBLISHED_COMMENTS = {
@@ -82,6 +84,7 @@ _NOT_CHECKED = {Path(__file__), ROOT / "docs/performance.json"}
 _CODE_SPAN = re.compile(r"`[^`\n]*`")
 
 
+@cache
 def files() -> list[Path]:
     found = []
     for done in DONE:
@@ -118,6 +121,9 @@ def texts(path: Path, source: str) -> Iterator[tuple[int, str]]:
 
 
 def findings(path: Path, source: str) -> list[str]:
+    # Most files have no banned word at all: they need not be parsed.
+    if not _ANY.search(source):
+        return []
     return [
         f"{path.name}:{line}: {found[0]!r} in {text.strip()!r}; write: {instead}"
         for line, text in texts(path, source)
@@ -127,24 +133,21 @@ def findings(path: Path, source: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("path", files(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_texts_use_no_banned_word(path: Path) -> None:
-    assert findings(path, path.read_text()) == []
+@pytest.mark.parametrize("done", DONE)
+def test_texts_use_no_banned_word(done: str) -> None:
+    inside = [path for path in files() if path.is_relative_to(ROOT / done)]
+    assert inside
+    assert [found for path in inside for found in findings(path, path.read_text())] == []
 
 
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / "tests").rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT))
-)
-def test_names_of_tests_use_no_banned_word(path: Path) -> None:
-    nodes = ast.walk(ast.parse(path.read_text()))
-    names = [n.name for n in nodes if isinstance(n, ast.FunctionDef) and n.name.startswith("test_")]
-    assert [n for n in names if any(p.search(n.replace("_", " ")) for p in _BANNED)] == []
-
-
-def test_every_listed_folder_exists_and_is_checked() -> None:
-    checked = files()
-    for done in DONE:
-        assert any(p.is_relative_to(ROOT / done) for p in checked), done
+def test_names_of_tests_use_no_banned_word() -> None:
+    names = {
+        name
+        for path in (ROOT / "tests").rglob("*.py")
+        for name in re.findall(r"^\s*(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
+    }
+    assert len(names) > 1000
+    assert [n for n in sorted(names) if any(p.search(n.replace("_", " ")) for p in _BANNED)] == []
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ So our ports are below this range.
 
 from __future__ import annotations
 
+import os
 import socket
 from collections import deque
 from pathlib import Path
@@ -17,9 +18,9 @@ _HOST = "127.0.0.1"
 _LOWEST = 15_000
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _TRIES = 200
-# Sockets whose names tell other processes that a port is chosen, although no server listens on it yet.
-# The kernel frees a name when its process ends.
-_claims: deque[socket.socket] = deque(maxlen=64)
+# File descriptors of sockets whose names show other processes that a port is chosen, although no server
+# listens on it yet. The kernel frees a name when its process ends.
+_claims: deque[int] = deque(maxlen=64)
 
 
 def is_free(port: int) -> bool:
@@ -47,8 +48,8 @@ def _claim(port: int) -> bool:
         claim.close()
         return False
     if len(_claims) == _claims.maxlen:
-        _claims.popleft().close()
-    _claims.append(claim)
+        os.close(_claims.popleft())
+    _claims.append(claim.detach())
     return True
 
 
