@@ -47,6 +47,9 @@ class DroppingBroker:
     def send(self, task: str, **arguments: Any) -> None:
         """Drop the message. What it asks for is in the table."""
 
+    def send_later(self, task: str, **arguments: Any) -> None:
+        """Drop the message."""
+
     def reply(self, to: ReplyTo, answer: Mapping[str, Any]) -> None:  # noqa: ARG002
         """Raise, because this process delivers no answers. The next reap delivers it."""
         raise Transient("this process does not deliver answers")
@@ -86,7 +89,6 @@ def build_for_operators(settings: Settings, store: Store, *, role: str) -> Deps:
         settings=settings,
         keys=NoKeys(),
         who=f"{role}@{socket.gethostname()}:{os.getpid()}",
-        started_at=store.now(),
         make_driver=no_driver,
     )
 
@@ -119,7 +121,6 @@ def build(
         settings=settings,
         keys=config.keyring(settings),
         who=who,
-        started_at=store.now(),
         make_driver=lambda: build_driver(settings, metrics, Denials(store, clock).saw, watched),
     )
 

@@ -20,11 +20,11 @@ log = structlog.get_logger(__name__)
 
 
 @app.task(name="pool.spawn", autoretry_for=(), **INTERNAL)
-def spawn(worker_id: str) -> str:
-    """Create the pod of a slot."""
+def spawn(worker_id: str, handed_on: int = 0) -> str:
+    """Create the pod of a slot. `handed_on` counts the processes with another configuration."""
     if app.stopping.is_set():
         raise Reject("stopping: another worker creates this pod", requeue=True)
-    return str(_left_to_the_pass(lambda: spawning.spawn(app.deps, WorkerId(worker_id))))
+    return str(_left_to_the_pass(lambda: spawning.spawn(app.deps, WorkerId(worker_id), handed_on)))
 
 
 @app.task(name="pool.retire", **INTERNAL)

@@ -37,6 +37,8 @@ NUDGES_WITHIN_S = 0.1
 # Stamps that are requested together are sent together. Sent one by one they would compete with the
 # lane, which answers those claims at that moment.
 STAMPS_WITHIN_S = 0.02
+# How long a task is kept that another process is to carry out.
+LATER_S = 1.0
 _STAMP = "pool.stamp"
 # Small enough that many workers are stamped in parallel, large enough that a burst needs few
 # messages.
@@ -71,6 +73,7 @@ class CeleryBroker:
         self._left_out = timers.left_out
         self._stamps = Gathering(timers, STAMPS_WITHIN_S, self._send_stamps, item=Item.MESSAGE)
         self._nudges = Gathering(timers, NUDGES_WITHIN_S, self._send_refills, item=Item.MESSAGE)
+        self._later = Gathering(timers, LATER_S, self._send_all, item=Item.MESSAGE)
         self._wire = RedisWire(url)
         self._events = EventSender(celery, f"{role}@{socket.gethostname()}", timers.left_out)
         self._origin = f"pool@{socket.gethostname()}"
@@ -81,6 +84,10 @@ class CeleryBroker:
             self._stamps.add(arguments["worker_id"])
         else:
             self._outbox.put(Sending(task, arguments))
+
+    def send_later(self, task: str, **arguments: Any) -> None:
+        """Send a task in about a second. What is left when the process stops is sent then."""
+        self._later.add((task, tuple(arguments.items())))
 
     def nudge(self, profile: ProfileName) -> None:
         self._nudges.add(profile)
@@ -117,6 +124,7 @@ class CeleryBroker:
         """Send what is left."""
         self._stamps.flush()
         self._nudges.flush()
+        self._later.flush()
         self._outbox.close()
         self._events.close()
         self._wire.close()
@@ -125,6 +133,10 @@ class CeleryBroker:
         if self._celery.conf.worker_send_task_events:
             for each in events:
                 self._outbox.put(each)
+
+    def _send_all(self, sendings: list[Any]) -> None:
+        for task, arguments in sendings:
+            self.send(task, **dict(arguments))
 
     def _send_refills(self, profiles: list[Any]) -> None:
         for profile in profiles:

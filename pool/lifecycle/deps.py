@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -31,6 +30,9 @@ class Broker(Protocol):
 
     def send(self, task: str, **arguments: Any) -> None:
         """Enqueue a task of the pool soon. Never blocks, never raises."""
+
+    def send_later(self, task: str, **arguments: Any) -> None:
+        """Enqueue a task of the pool in about a second. Never blocks, never raises."""
 
     def reply(self, to: ReplyTo, answer: Mapping[str, Any]) -> None:
         """Deliver an answer to a waiting caller.
@@ -69,10 +71,9 @@ class Deps:
     settings: Settings
     keys: Keyring
     who: str
-    # When this process was started, by the database's clock. Of two configurations the later one
-    # wins.
-    started_at: datetime
     make_driver: Callable[[], Driver]
+    # Whether builds of this process's configuration may become the wanted ones.
+    changes_builds: bool = True
 
     @cached_property
     def driver(self) -> Driver:

@@ -22,11 +22,15 @@ from pool.store.workers import PodFacts
 
 log = structlog.get_logger(__name__)
 
+# Each time takes about a second.
+HANDED_ON_AT_MOST = 60
 
-def spawn(deps: Deps, worker_id: WorkerId) -> Outcome:
+
+def spawn(deps: Deps, worker_id: WorkerId, handed_on: int = 0) -> Outcome:
     """Create the pod of a slot.
 
-    A repeated delivery creates no second pod, and a late one leaves no pod behind.
+    A repeated delivery creates no second pod, and a late one leaves no pod behind. A slot of another
+    configuration is handed on to the other processes of the fleet, up to `HANDED_ON_AT_MOST` times.
     """
     with deps.store.read() as tx:
         slot = workers.get(tx, worker_id)
@@ -35,24 +39,30 @@ def spawn(deps: Deps, worker_id: WorkerId) -> Outcome:
     if slot.state is not State.SPAWNING:
         return Outcome.FENCED
     profile = deps.profile(slot.profile)
-    if profile is None:
-        detail = f"profile {slot.profile} is no longer configured"
-        return fail(deps, slot, MoveReason.UNCONFIGURED, detail)
-    if slot.revision != revision(profile):
-        # The row has the image, but not the other settings: the pod would mix two builds.
-        log.warning("slot_of_another_configuration", worker=slot.id, profile=slot.profile)
-        return Outcome.FENCED
-    if not deps.keys.knows(slot.id):
-        # Created with a new master key that this process does not have yet. When the task is sent
-        # again, another process may create the pod.
-        log.warning("slot_of_another_key", worker=slot.id)
-        return Outcome.FENCED
+    # The row has the image, but not the other settings: the pod would mix two builds. And a slot may
+    # have been made with a new master key that this process does not have yet.
+    if profile is None or slot.revision != revision(profile) or not deps.keys.knows(slot.id):
+        return _hand_on(deps, slot, handed_on)
     try:
         with deps.metrics.spawns_in_flight.track_inprogress():
             pod = deps.driver.create(spec(deps, slot, profile))
     except PoolError as exc:
         return fail(deps, slot, MoveReason.CREATE_FAILED, str(exc))
     return _confirm(deps, slot, pod)
+
+
+def _hand_on(deps: Deps, slot: SeenWorker, handed_on: int) -> Outcome:
+    """Let another process of the fleet create the pod: during a rollout some have the slot's
+    configuration and some have not.
+    """
+    if handed_on < HANDED_ON_AT_MOST:
+        deps.broker.send_later("pool.spawn", worker_id=slot.id, handed_on=handed_on + 1)
+        return Outcome.FENCED
+    if deps.profile(slot.profile) is None:
+        detail = f"profile {slot.profile} is no longer configured"
+        return fail(deps, slot, MoveReason.UNCONFIGURED, detail)
+    log.warning("slot_of_another_configuration", worker=slot.id, profile=slot.profile)
+    return Outcome.FENCED
 
 
 def spec(deps: Deps, slot: SeenWorker, profile: Profile) -> PodSpec:

@@ -71,6 +71,9 @@ class InlineRetireBroker:
         except Exception as exc:  # noqa: BLE001 - it stays draining, and the others are retired
             log.warning("fallback_retire_failed", worker=worker_id, cause=item_errors.cause_of(exc))
 
+    def send_later(self, task: str, **arguments: Any) -> None:
+        """Drop the message: the fallback spawns nothing."""
+
     def reply(self, to: ReplyTo, answer: Mapping[str, Any]) -> None:
         self._broker.reply(to, answer)
 

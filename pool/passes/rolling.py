@@ -24,7 +24,7 @@ from pool.store.rollouts import WantedRevision
 def adopt(run: Run, tx: Tx, profile: Profile) -> bool:
     """Return whether this process's build of the profile is the wanted one.
 
-    If not, another process with a later configuration is at work.
+    If not, another process with a later build is at work.
     """
     if run.dry_run:
         return True
@@ -32,9 +32,9 @@ def adopt(run: Run, tx: Tx, profile: Profile) -> bool:
         profile=ProfileName(profile.name),
         revision=profiles.revision(profile),
         image=profile.image,
-        started_at=run.deps.started_at,
     )
-    ours = rollouts.adopt(tx, wanted)
+    decide = rollouts.adopt if run.deps.changes_builds else rollouts.is_wanted
+    ours = decide(tx, wanted)
     if not ours:
         run.did("stood_back")
     return ours

@@ -206,9 +206,17 @@ rollouts = Table(
     Column("revision", Text, nullable=False),
     Column("image", Text, nullable=False),
     Column("since", Instant, nullable=False),
-    Column("started_at", Instant, nullable=False),
     Column("seen_at", Instant, nullable=False),
+    Column("challenged_at", Instant),
     Column("proven_at", Instant),
+)
+
+revisions_seen = Table(
+    "revisions_seen",
+    metadata,
+    Column("profile", Text, primary_key=True),
+    Column("revision", Text, primary_key=True),
+    Column("first_seen_at", Instant, nullable=False),
 )
 
 journal = Table(

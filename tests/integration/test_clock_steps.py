@@ -19,7 +19,7 @@ from pool.passes import PASSES
 from pool.passes.fallback import reap_if_dark
 from pool.passes.running import run_once
 from pool.store import breakers, supply, suspects, workers
-from pool.store.rollouts import WantedRevision, adopt
+from pool.store.rollouts import CHALLENGE_S, WantedRevision, adopt
 from pool.store.suspects import SuspectKind
 from tests.support.world import World
 
@@ -253,13 +253,18 @@ def test_a_suspicion_from_the_future_ages_from_now_on(world: World) -> None:
         assert suspects.see(tx, SuspectKind.EMPTY_CLUSTER, "all").age_s >= 60
 
 
-def test_a_configuration_announced_in_the_future_does_not_stay_in_force(world: World) -> None:
-    old = WantedRevision(profile="default", revision="a", image="a", started_at=world.store.now())  # type: ignore[arg-type]
+def test_a_challenge_from_the_future_begins_anew(world: World) -> None:
+    name = ProfileName("default")
+    old, new = (WantedRevision(profile=name, revision=r, image=r) for r in "ab")
     with world.store.write() as tx:
         assert adopt(tx, old)
+        assert adopt(tx, new)
+        assert not adopt(tx, old)
     world.pass_time(-STEP_S)
-    with world.store.write() as tx:
-        assert adopt(tx, replace(old, revision="b", started_at=world.store.now()))
+    for adopted in (False, True):
+        with world.store.write() as tx:
+            assert adopt(tx, old) is adopted
+        world.pass_time(CHALLENGE_S + 1)
 
 
 def test_a_miss_from_the_future_is_no_demand(world: World) -> None:

@@ -13,12 +13,13 @@ from pool.core.ids import ProfileName
 from pool.core.profiles import revision
 from pool.core.states import Outcome, State
 from pool.drivers.port import PodPhase
-from pool.lifecycle.spawning import spawn
+from pool.lifecycle.spawning import HANDED_ON_AT_MOST, spawn
 from pool.ops import reporting
 from pool.ops.cli.status import screen
 from pool.passes import PASSES
 from pool.passes.running import Run, carry_out
 from pool.store import breakers, targets
+from pool.store.rollouts import CHALLENGE_S
 from tests.support.world import World
 
 NEW = "registry/worker:2"
@@ -233,39 +234,92 @@ def test_a_rollback_keeps_the_workers_of_the_image_before(rolled: World) -> None
     for _ in range(3):
         rolled.run_pass("reconcile_warm")
         _become_ready(rolled)
+        rolled.pass_time(CHALLENGE_S + 1)
     assert {w.id for w in rolled.workers(State.IDLE)} == old
     assert "rolling out" not in _status(rolled)
     assert "halted" not in _status(rolled)
 
 
 def test_a_process_with_an_old_configuration_does_not_undo_a_rollout(rolled: World) -> None:
-    """While the control plane itself is replaced, both versions run the passes in turn."""
+    """While the control plane itself is replaced, both versions run the passes in turn, for longer
+    than any limit. An old process that is restarted is no newer than before.
+    """
     new = rolled.deps
     rolled.profile(image="warmpool/reference-worker")
-    stale = replace(rolled.deps, started_at=new.started_at.replace(year=2000))
+    stale = rolled.deps
     for _ in range(9):
         rolled.deps = new
         rolled.run_pass("reconcile_warm")
         _become_ready(rolled)
         what = carry_out(stale, PASSES["reconcile_warm"], Run(deps=stale, name="reconcile_warm"))
         assert what["actions"]["stood_back"]
+        rolled.pass_time(CHALLENGE_S - 1)
     assert _images(rolled, State.IDLE) == [NEW] * 4
 
 
 def test_a_configuration_without_a_live_process_is_not_in_force(rolled: World) -> None:
     rolled.run_pass("reconcile_warm")
-    new = rolled.deps
     rolled.profile(image="warmpool/reference-worker")
-    rolled.deps = replace(rolled.deps, started_at=new.started_at.replace(year=2000))
     rolled.granted()
-    rolled.run_pass("reconcile_warm")
-    assert [r.image for r in rolled.rows("rollouts")] == [NEW]
-    rolled.pass_time(61)
+    for _ in range(2):
+        rolled.run_pass("reconcile_warm")
+        assert [r.image for r in rolled.rows("rollouts")] == [NEW]
+        rolled.pass_time(CHALLENGE_S - 1)
+    rolled.pass_time(2)
     for _ in range(2):
         rolled.run_pass("reconcile_warm")
         _become_ready(rolled)
     assert [r.image for r in rolled.rows("rollouts")] == ["warmpool/reference-worker"]
     assert _images(rolled, State.IDLE) == ["warmpool/reference-worker"] * 4
+
+
+def test_an_outage_does_not_make_an_old_configuration_the_wanted_one(rolled: World) -> None:
+    """Nothing was noted for an hour. The old process comes first, the new one a moment later."""
+    rolled.run_pass("reconcile_warm")
+    new = rolled.deps
+    rolled.profile(image="warmpool/reference-worker")
+    stale = rolled.deps
+    rolled.pass_time(3600)
+    for rolled.deps in (stale, new, stale):
+        rolled.run_pass("reconcile_warm")
+        rolled.pass_time(5)
+    assert [r.image for r in rolled.rows("rollouts")] == [NEW]
+    rolled.pass_time(CHALLENGE_S - 6)
+    rolled.deps = new
+    rolled.run_pass("reconcile_warm")
+    assert [r.challenged_at for r in rolled.rows("rollouts")] == [None]
+
+
+def test_a_command_with_another_configuration_changes_no_build(rolled: World) -> None:
+    rolled.run_pass("reconcile_warm")
+    rolled.profile(image="never/seen:1")
+    rolled.deps = replace(rolled.deps, changes_builds=False)
+    rolled.run_pass("reconcile_warm")
+    assert [r.image for r in rolled.rows("rollouts")] == [NEW]
+
+
+def test_a_slot_of_another_configuration_is_handed_on_until_a_process_has_it(rolled: World) -> None:
+    old = rolled.deps
+    rolled.run_pass("reconcile_warm")
+    (slot,) = rolled.workers(State.SPAWNING)
+    rolled.broker.sent.clear()
+    rolled.profile(command=("another",))
+    for n in range(HANDED_ON_AT_MOST):
+        assert spawn(rolled.deps, slot.id, n) is Outcome.FENCED
+        assert rolled.broker.sent.pop() == ("pool.spawn", {"worker_id": slot.id, "handed_on": n + 1})
+    assert spawn(rolled.deps, slot.id, HANDED_ON_AT_MOST) is Outcome.FENCED
+    assert rolled.broker.sent == []
+    assert spawn(old, slot.id, 5) is Outcome.MOVED
+
+
+def test_a_slot_of_a_profile_that_no_process_has_fails_after_it_was_handed_on(rolled: World) -> None:
+    rolled.run_pass("reconcile_warm")
+    (slot,) = rolled.workers(State.SPAWNING)
+    rolled.configure(profiles={})
+    assert spawn(rolled.deps, slot.id) is Outcome.FENCED
+    assert rolled.state_of(slot.id) is State.SPAWNING
+    spawn(rolled.deps, slot.id, HANDED_ON_AT_MOST)
+    assert rolled.state_of(slot.id) is State.RETIRED
 
 
 def test_a_pod_is_created_only_by_a_process_with_the_slots_revision(rolled: World) -> None:

@@ -108,7 +108,8 @@ def test_answers_that_cannot_be_delivered_do_not_block_others(narrow: World) -> 
 
 class _Replying:
     def __init__(self, broker: Any, reply: Any) -> None:
-        self.send, self.nudge, self.reply = broker.send, broker.nudge, reply
+        self.send, self.send_later, self.nudge = broker.send, broker.send_later, broker.nudge
+        self.reply = reply
 
 
 def test_refused_deletes_do_not_block_others(narrow: World) -> None:

@@ -96,7 +96,7 @@ def _run(script: Script, life: WorkerLife, plan: Plan) -> list[str]:
         script.act(life)
     # The script may have changed the settings, never the ports.
     now = life.world.deps
-    life.world.deps = replace(sound, settings=now.settings, started_at=now.started_at)
+    life.world.deps = replace(sound, settings=now.settings)
     life.world.deps.locks.expire()  # type: ignore[attr-defined]
     return plan.calls
 

@@ -209,6 +209,9 @@ class FailingBroker:
     def send(self, task: str, **arguments: Any) -> None:
         self._post("send", lambda: self._broker.send(task, **arguments))
 
+    def send_later(self, task: str, **arguments: Any) -> None:
+        self._post("send_later", lambda: self._broker.send_later(task, **arguments))
+
     def nudge(self, profile: ProfileName) -> None:
         self._post("nudge", lambda: self._broker.nudge(profile))
 

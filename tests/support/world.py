@@ -62,6 +62,9 @@ class HeldMessages:
     def send(self, task: str, **arguments: Any) -> None:
         self.sent.append((task, arguments))
 
+    def send_later(self, task: str, **arguments: Any) -> None:
+        self.sent.append((task, arguments))
+
     def reply(self, to: ReplyTo, answer: Mapping[str, Any]) -> None:
         if self.down:
             raise Transient("redis is down")
@@ -123,7 +126,6 @@ class WorldStage(Generic[D]):
             settings=settings or Settings(),
             keys=Keyring(current=b"k" * 32),
             who="test",
-            started_at=store.now(),
             make_driver=lambda: self.driver,
         )
         self._tasks = itertools.count(1)
@@ -139,7 +141,7 @@ class WorldStage(Generic[D]):
         )
         if profiles is not None:
             settings = replace(settings, profiles=profiles)
-        self.deps = replace(self.deps, settings=settings, started_at=self.store.now())
+        self.deps = replace(self.deps, settings=settings)
 
     def profile(self, name: str = "default", **changes: Any) -> None:
         """Change or add one profile."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -60,10 +59,8 @@ def run(
     from pool.passes import PASSES, run_once
 
     with pool_deps(settings_of(context)) as made:
-        # This command may have another configuration than the pool. With a start time in the past, it counts
-        # as older
-        # than every process of the pool, so its configuration never replaces theirs.
-        deps = replace(made, started_at=datetime(2000, 1, 1, tzinfo=UTC))
+        # This command may have another configuration than the pool: its builds replace none.
+        deps = replace(made, changes_builds=False)
         deps.driver.list()  # fill the driver's view of the cluster, which the pass decides by
         # A run scheduled by beat may hold the lock now: it ends soon, or its lock expires.
         until = deps.clock.monotonic() + lock_ttl_s(name)

@@ -141,13 +141,20 @@ CREATE TABLE requests (
 	CONSTRAINT one_request_per_org_and_id UNIQUE (org, request_id)
 )
 ;;
+CREATE TABLE revisions_seen (
+	profile TEXT NOT NULL, 
+	revision TEXT NOT NULL, 
+	first_seen_at TIMESTAMP WITH TIME ZONE NOT NULL, 
+	PRIMARY KEY (profile, revision)
+)
+;;
 CREATE TABLE rollouts (
 	profile TEXT NOT NULL, 
 	revision TEXT NOT NULL, 
 	image TEXT NOT NULL, 
 	since TIMESTAMP WITH TIME ZONE NOT NULL, 
-	started_at TIMESTAMP WITH TIME ZONE NOT NULL, 
 	seen_at TIMESTAMP WITH TIME ZONE NOT NULL, 
+	challenged_at TIMESTAMP WITH TIME ZONE, 
 	proven_at TIMESTAMP WITH TIME ZONE, 
 	PRIMARY KEY (profile)
 )
