@@ -127,7 +127,10 @@ class PoolSettings:
     )
     pass_limit: int = _opt(500, "Maximum number of rows that one run of a pass acts on.", least=1)
     pass_failures_limit: int = _opt(
-        10, "Number of consecutive failed runs of one pass after which its process exits.", least=1
+        10,
+        "Number of consecutive runs of a pass that raise, after which it is logged as failing. The "
+        "process exits only if all of its passes raise.",
+        least=1,
     )
 
     protect_before_grant: bool = _opt(

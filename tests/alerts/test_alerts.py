@@ -70,6 +70,13 @@ def a_pass(
     }
 
 
+def failing(in_a_row: str, *, name: str = "reap", paused: int = 0) -> dict[str, str]:
+    return {
+        f'warmpool_pass_failures_in_a_row{{pass="{name}"}}': in_a_row,
+        f'warmpool_pass_paused{{pass="{name}"}}': flat(paused, 60),
+    }
+
+
 FAST, SLOW = "WarmpoolAcquireBudgetBurnsFast", "WarmpoolAcquireBudgetBurnsSlowly"
 CASES = [
     AlertCase(name="a third is refused", alert=FAST, fires=1, at="20m", series=acquires(60, 30)),
@@ -118,6 +125,12 @@ CASES = [
     AlertCase(name="seldom by nature", alert="WarmpoolPassDark", fires=0, at="40m", series=a_pass("0+5x700", name="collect_garbage", period=3600)),
     AlertCase(name="one slow run", alert="WarmpoolPassDark", fires=0, at="2m", series=a_pass("4x5 18 3x100")),
     AlertCase(name="the exporter restarts", alert="WarmpoolPassDark", fires=0, at="2m", series=a_pass("4x5 _x6 4x100")),
+
+    AlertCase(name="three runs in a row", alert="WarmpoolPassFailing", fires=1, at="3m", series=failing(f"0 1 2 {flat(3, 10)}")),
+    AlertCase(name="an hourly pass", alert="WarmpoolPassFailing", fires=1, at="3m", series=failing(flat(3, 10), name="collect_garbage")),
+    AlertCase(name="two runs in a row", alert="WarmpoolPassFailing", fires=0, at="9m", series=failing(flat(2, 10))),
+    AlertCase(name="it succeeds in between", alert="WarmpoolPassFailing", fires=0, at="9m", series=failing(" ".join(["1 2 3 4 0"] * 30))),
+    AlertCase(name="paused while it failed", alert="WarmpoolPassFailing", fires=0, at="9m", series=failing(flat(9, 10), paused=1)),
 
     AlertCase(name="five minutes after the beginning", alert="WarmpoolPassNeverReported", fires=1, at="5m", series=a_pass("0+5x200", ever=0)),
     AlertCase(name="a new database", alert="WarmpoolPassNeverReported", fires=0, at="90s", series=a_pass("0+5x200", ever=0)),

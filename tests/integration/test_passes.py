@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from dataclasses import replace
+from typing import cast
 
 import pytest
 from sqlalchemy import event
 
+from pool.core.clock import SystemClock
 from pool.core.errors import BrokenPromise, Transient
 from pool.core.ids import ProfileName, WorkerId
 from pool.core.keys import Keyring
@@ -24,10 +27,12 @@ from pool.drivers.port import (
     Word,
 )
 from pool.lifecycle import claiming
+from pool.lifecycle.deps import WorkerApi
 from pool.ops import reporting
 from pool.passes import PASSES
 from pool.passes.running import Run
-from pool.store import breakers, orgs, passes, schema, suspects
+from pool.store import breakers, orgs, passes, schema, suspects, workers
+from tests.support.waiting import eventually
 from tests.support.world import World
 
 
@@ -617,6 +622,45 @@ def test_a_heart_beating_activation_is_never_taken(world: World) -> None:
             workers.record_heartbeat(tx, held)
         world.run_pass("sweep_stuck")
     assert world.state_of(worker) is State.ACTIVATING
+
+
+class _HastyClock(SystemClock):
+    """Waits a moment instead of a heartbeat's interval."""
+
+    def wait(self, stop: threading.Event, seconds: float) -> bool:
+        return stop.wait(0.01)
+
+
+class _SlowWorker:
+    """A worker whose activation takes longer than a silent one is given."""
+
+    def __init__(self, world: World, worker: str) -> None:
+        self.world, self.worker = world, WorkerId(worker)
+        self.states: list[State] = []
+
+    def activate(self, *_: object) -> None:
+        cutoff_s = self.world.deps.settings.pool.activation_stuck_s
+        for _ in range(3):
+            self.world.pass_time(cutoff_s + 1)
+            eventually(lambda: not self._is_silent(cutoff_s))
+            self.world.run_pass("sweep_stuck")
+            self.states.append(self.world.state_of(self.worker))
+
+    def _is_silent(self, cutoff_s: float) -> bool:
+        with self.world.store.read() as tx:
+            return workers.is_silent(tx, self.worker, for_s=cutoff_s)
+
+
+def test_a_long_activation_writes_its_own_heartbeats_until_it_is_done(world: World) -> None:
+    world.profile(activation_path="/activate")
+    (worker,) = world.warm(1)
+    world.acquire("acme", task_id="t")
+    slow = _SlowWorker(world, worker)
+    world.deps = replace(world.deps, clock=_HastyClock(), worker_api=cast("WorkerApi", slow))
+    world.deliver("pool.activate")
+    assert slow.states == [State.ACTIVATING] * 3
+    assert world.state_of(worker) is State.HOT
+    assert not [t.name for t in threading.enumerate() if t.name == f"beat {worker}"]
 
 
 def test_three_failed_probes_drain_an_unclaimed_worker_and_never_a_claimed_one(world: World) -> None:

@@ -167,4 +167,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "    if pod.phase",
         f"{FLEET}::test_a_pod_that_knows_a_later_holder_is_given_to_nobody_and_left_alone",
     ),
+    broken(
+        12,
+        "a long activation writes no heartbeats",
+        "pool/lifecycle/activating.py",
+        "                with deps.store.write() as tx:\n                    workers.record_heartbeat(tx, held)\n",
+        "                pass\n",
+        f"{PASSES}::test_a_long_activation_writes_its_own_heartbeats_until_it_is_done",
+    ),
 )
