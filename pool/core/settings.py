@@ -144,7 +144,6 @@ class PoolSettings:
     )
     metrics_host: str = _opt("127.0.0.1", "Address on which metrics are served; 0.0.0.0 in a container.")
     events: bool = _opt(default=True, doc="Whether to send Celery task events, which Flower displays.")
-    headroom: int = _opt(0, "Number of worker-sized placeholder pods; 0 means none.", least=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +167,17 @@ class Profile:
         8080, "Port on which the worker listens. The local driver picks a free one.", least=1, most=65_535
     )
     warm_target: int = _opt(3, "Number of idle workers to keep ready.", least=0)
+    headroom: int = _opt(
+        0, "Number of placeholder pods, which workers of any profile preempt; 0 means none.", least=0
+    )
+    headroom_cpu_millicores: int = _opt(
+        0,
+        "CPU of one placeholder, in millicores, for example all of a node; 0 means that of a worker.",
+        least=0,
+    )
+    headroom_memory_mib: int = _opt(
+        0, "Memory of one placeholder, in MiB, for example all of a node; 0 means that of a worker.", least=0
+    )
     hot_idle_ttl_s: int | None = _opt(
         None, "Parking time for this profile, in seconds; overrides [pool].", least=0
     )

@@ -132,6 +132,14 @@ CASES = [
     AlertCase(name="it succeeds in between", alert="WarmpoolPassFailing", fires=0, at="9m", series=failing(" ".join(["1 2 3 4 0"] * 30))),
     AlertCase(name="paused while it failed", alert="WarmpoolPassFailing", fires=0, at="9m", series=failing(flat(9, 10), paused=1)),
 
+    AlertCase(name="one of three missing", alert="WarmpoolHeadroomMissing", fires=1, at="17m", series={
+        'warmpool_headroom_wanted{profile="gpu"}': flat(3, 30), 'warmpool_headroom_pods{profile="gpu"}': flat(2, 30),
+        'warmpool_headroom_wanted{profile="default"}': flat(3, 30), 'warmpool_headroom_pods{profile="default"}': flat(3, 30)}),
+    AlertCase(name="a node is on its way", alert="WarmpoolHeadroomMissing", fires=0, at="17m", series={
+        'warmpool_headroom_wanted{profile="gpu"}': flat(3, 30), 'warmpool_headroom_pods{profile="gpu"}': f"2x60 {flat(3, 30)}"}),
+    AlertCase(name="no headroom is wanted", alert="WarmpoolHeadroomMissing", fires=0, at="17m", series={
+        'warmpool_headroom_wanted{profile="gpu"}': flat(0, 30), 'warmpool_headroom_pods{profile="gpu"}': flat(0, 30)}),
+
     AlertCase(name="five minutes after the beginning", alert="WarmpoolPassNeverReported", fires=1, at="5m", series=a_pass("0+5x200", ever=0)),
     AlertCase(name="a new database", alert="WarmpoolPassNeverReported", fires=0, at="90s", series=a_pass("0+5x200", ever=0)),
     AlertCase(name="paused from the beginning", alert="WarmpoolPassNeverReported", fires=0, at="5m", series=a_pass("0+5x200", ever=0, paused=1)),

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import event
 
 from pool.core.clock import SystemClock
-from pool.core.errors import BrokenPromise, Transient
+from pool.core.errors import BrokenPromise, Refused, Transient
 from pool.core.ids import ProfileName, WorkerId
 from pool.core.keys import Keyring
 from pool.core.periods import PERIODS_S
@@ -20,6 +20,7 @@ from pool.drivers.port import (
     LABEL_BUSY,
     NOTE_DO_NOT_DISRUPT,
     NOTE_ORG,
+    Pod,
     PodPhase,
     PodRole,
     PodSpec,
@@ -638,7 +639,7 @@ class _SlowWorker:
         self.world, self.worker = world, WorkerId(worker)
         self.states: list[State] = []
 
-    def activate(self, *_: object) -> None:
+    def activate(self, *_args: object) -> None:
         cutoff_s = self.world.deps.settings.pool.activation_stuck_s
         for _ in range(3):
             self.world.pass_time(cutoff_s + 1)
@@ -867,17 +868,135 @@ def test_a_protection_left_behind_by_a_dead_replica_is_cleared(world: World) -> 
 
 def test_headroom_is_constant_and_off_deletes_it(world: World) -> None:
     """Looked at after each run: too many that the next run deletes again would be too many all the same."""
-    world.configure(headroom=2)
+    world.profile(headroom=2)
     world.warm(100)
     for _ in range(2):
         world.run_pass("reconcile_headroom")
         assert _placeholders(world) == 2
     world.run_pass("sweep_orphans")
     assert _placeholders(world) == 2
-    world.configure(headroom=0)
+    world.profile(headroom=0)
     world.run_pass("reconcile_headroom")
     assert _placeholders(world) == 0
     assert len(world.workers(State.IDLE)) == 100
+
+
+def test_ended_placeholder_is_no_headroom_and_is_replaced(world: World) -> None:
+    world.profile(headroom=2)
+    dead, well = _headroom(world)
+    world.driver.change(dead, phase=PodPhase.ENDED, ready=False)
+    assert well in (now := _headroom(world))
+    assert dead not in now
+    assert len(now) == 2
+
+
+def test_placeholder_of_an_old_shape_is_replaced_by_one_of_the_new(world: World) -> None:
+    world.profile(headroom=2)
+    old = _headroom(world)
+    for change in (
+        {"memory_mib": 999},
+        {"node_selector": {"disk": "fast"}},
+        {"headroom_cpu_millicores": 7000},
+    ):
+        world.profile(**change)
+        now = _headroom(world)
+        assert len(now) == 2
+        assert not set(now) & set(old), change
+        old = now
+
+
+def test_change_that_does_not_shape_placeholders_replaces_none(world: World) -> None:
+    world.profile(headroom=2)
+    old = _headroom(world)
+    world.profile(warm_target=7, grace_s=5, env={"A": "b"}, hot_idle_ttl_s=1)
+    assert _headroom(world) == old
+
+
+def test_placeholders_of_an_old_shape_are_replaced_in_steps(world: World) -> None:
+    world.profile(headroom=25)
+    old = set(_headroom(world))
+    world.profile(memory_mib=999)
+    left = []
+    for _ in range(3):
+        now = set(_headroom(world))
+        assert len(now) == 25
+        left.append(len(now & old))
+    assert left == [15, 5, 0]
+
+
+def test_each_profile_has_its_own_headroom(world: World) -> None:
+    world.profile(headroom=1)
+    world.profile("gpu", headroom=2, cpu_millicores=64_000, warm_target=0)
+    _headroom(world)
+    kinds = sorted(p.profile for p in world.driver.pods.values() if p.role == PodRole.PLACEHOLDER)
+    assert kinds == ["default", "gpu", "gpu"]
+    specs = {s.profile: s for s in world.driver.specs if s.role is PodRole.PLACEHOLDER}
+    assert specs["gpu"].cpu_millicores == 64_000
+    assert specs["default"].cpu_millicores == 500
+
+
+def test_placeholder_has_the_size_that_the_profile_gives_it(world: World) -> None:
+    world.profile(headroom=1, headroom_cpu_millicores=7_500, headroom_memory_mib=30_000)
+    _headroom(world)
+    (spec,) = [s for s in world.driver.specs if s.role is PodRole.PLACEHOLDER]
+    assert (spec.cpu_millicores, spec.memory_mib) == (7_500, 30_000)
+
+
+def test_placeholders_of_a_removed_profile_are_deleted(world: World) -> None:
+    world.profile("gpu", headroom=2, warm_target=0)
+    world.profile(headroom=1)
+    assert len(_headroom(world)) == 3
+    world.configure(profiles={"default": world.deps.settings.profiles["default"]})
+    (left,) = _headroom(world)
+    assert world.driver.pods[left].profile == "default"
+
+
+def test_one_refused_profile_leaves_the_headroom_of_the_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.profile(headroom=2)
+    world.profile("gpu", headroom=1, warm_target=0)
+    create = world.driver.create
+
+    def refuses_default(spec: PodSpec) -> Pod:
+        if spec.profile == "default":
+            raise Refused("denied", detail="by a policy")
+        return create(spec)
+
+    monkeypatch.setattr(world.driver, "create", refuses_default)
+    assert world.run_pass("reconcile_headroom")["outcome"] == "ok"
+    assert [p.profile for p in world.driver.pods.values()] == ["gpu"]
+
+
+def test_status_counts_placeholders_that_really_run(world: World) -> None:
+    world.profile(headroom=3)
+    names = _headroom(world)
+    world.run_pass("reconcile_headroom")
+    assert _status(world) == ({"wanted": 3, "running": 3}, [])
+    world.driver.change(names[0], phase=PodPhase.ENDED, ready=False)
+    world.driver.change(names[1], phase=PodPhase.PENDING, ready=False, unschedulable=True)
+    world.run_pass("reconcile_headroom")
+    shown = "profile default: 1 of 3 placeholders of its headroom are running"
+    assert _status(world) == ({"wanted": 3, "running": 1}, [shown])
+    world.profile(headroom=0)
+    world.run_pass("reconcile_headroom")
+    assert _status(world)[1] == []
+
+
+def _headroom(world: World) -> list[str]:
+    """Run the pass, let every placeholder start, and return their names."""
+    assert world.run_pass("reconcile_headroom")["outcome"] == "ok"
+    found = [p for p in world.driver.pods.values() if p.role == PodRole.PLACEHOLDER]
+    for pod in found:
+        if pod.phase is PodPhase.PENDING:
+            world.driver.become_ready(pod.name)
+    return sorted(p.name for p in found)
+
+
+def _status(world: World) -> tuple[dict[str, int], list[str]]:
+    seen = reporting.status(world.store, world.deps.settings)
+    texts = [w["text"] for w in seen["worries"] if w["id"].startswith("headroom:")]
+    return seen["profiles"]["default"]["headroom"], texts
 
 
 def test_what_is_over_does_not_grow_for_ever(world: World) -> None:
@@ -966,7 +1085,7 @@ def _something_of_everything(world: World) -> None:
     """Work for every pass."""
     world.profile("big", warm_target=0)
     world.profile(warm_target=2)
-    world.configure(headroom=1)
+    world.profile(headroom=1)
     world.warm(4)
     world.release(world.granted("acme", ttl_s=5).claim_id)
     world.granted("bolt")

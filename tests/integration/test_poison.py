@@ -134,7 +134,7 @@ def test_companions_and_placeholders_that_can_not_go_leave_the_others_to_go(worl
 
 def test_placeholders_that_are_refused_are_tried_once_a_run(world: World, monkeypatch: Any) -> None:
     world.warm(1)
-    world.configure(headroom=5)
+    world.profile(headroom=5)
     monkeypatch.setattr(world.deps.ids, "worker", lambda: "same")
     world.driver.denied.add(("create", "placeholder-same"))
     world.driver.calls.clear()

@@ -144,8 +144,13 @@ def pass_table(seen: dict[str, Any]) -> str:
 
 def _profile_table(seen: dict[str, Any]) -> str:
     states = list(next(iter(seen["profiles"].values()))["states"]) if seen["profiles"] else []
-    rows = [[name, p["target"], *p["states"].values()] for name, p in seen["profiles"].items()]
-    return table(["PROFILE", "TARGET", *(s.upper() for s in states)], rows)
+    rows = [[n, p["target"], *p["states"].values(), _headroom(p)] for n, p in seen["profiles"].items()]
+    return table(["PROFILE", "TARGET", *(s.upper() for s in states), "HEADROOM"], rows)
+
+
+def _headroom(profile: dict[str, Any]) -> str:
+    running, wanted = profile["headroom"]["running"], profile["headroom"]["wanted"]
+    return f"{running}/{wanted}" if wanted else "-"
 
 
 def _org_table(seen: dict[str, Any]) -> str:

@@ -97,6 +97,9 @@ def _supply(seen: dict[str, Any]) -> Iterator[dict[str, str]]:
             yield _worry(
                 f"warm_empty:{name}", WARN, f"profile {name} has no warm worker ({_workers(coming)} starting)"
             )
+        if p["headroom"]["running"] < p["headroom"]["wanted"]:
+            text = "profile {}: {running} of {wanted} placeholders of its headroom are running"
+            yield _worry(f"headroom:{name}", WARN, text.format(name, **p["headroom"]))
 
 
 def _waiting(seen: dict[str, Any]) -> Iterator[dict[str, str]]:
