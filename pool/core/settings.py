@@ -17,6 +17,9 @@ def _opt(default: Any, doc: str, *, least: float | None = None, most: float | No
     return field(default=default, metadata=metadata) if default is not MISSING else field(metadata=metadata)
 
 
+UNBOUNDED = "max_workers is 0: the pool is unbounded; the cluster's autoscaler is the limit"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSettings:
     """Settings of the pool: `[pool]` in the file, `WARMPOOL_<NAME>` in the environment."""

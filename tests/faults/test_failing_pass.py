@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import text
 
+from pool.core.settings import UNBOUNDED
 from pool.passes.failing import FREQUENT
 from pool.store import passes
 from tests.support.postgres_server import PostgresServer
@@ -79,6 +80,7 @@ def test_a_pass_that_always_raises_is_reported_and_harms_no_other_pass(system: S
     ]
     assert float(line.split()[1]) >= 3
     assert "pass_keeps_raising" in worker.log()
+    assert UNBOUNDED in worker.log()
     assert worker.alive()
     assert worker.terminate() == 0
 

@@ -13,6 +13,7 @@ from pool.core.contract import instant
 from pool.core.errors import PoolError
 from pool.core.ids import WorkerId
 from pool.core.records import with_detail
+from pool.core.settings import UNBOUNDED
 from pool.ops.cli.app import new_app, settings_of
 from pool.ops.cli.printing import (
     JsonOption,
@@ -113,6 +114,7 @@ def screen(seen: dict[str, Any]) -> str:
     parts = [f"warmpool  {pool['live']} live workers{cap}, {cost}  at {seen['at']}"]
     parts += [f"{'!!' if w['level'] == 'bad' else '!'} {w['text']}" for w in seen["worries"]]
     parts += [] if seen["worries"] else ["no problems found"]
+    parts += [] if pool["max_workers"] else [UNBOUNDED]
     parts += [
         f"  profile {name}: {rollout_text(p)}"
         for name, p in seen["profiles"].items()
