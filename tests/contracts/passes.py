@@ -401,7 +401,7 @@ class PassesContract:
         scene.run_pass("sweep_orphans")
         assert ("w-orphan" in scene.driver.pods) is (word != "unused")
         with scene.store.read() as tx:
-            held = suspects.every(tx, suspects.SuspectKind.HELD_POD)
+            held = suspects.every(tx)
         assert word == "unused" or any(word in detail for *_, detail in held)
         assert worker in scene.driver.pods
 
