@@ -25,6 +25,7 @@ from pool.lifecycle import item_errors
 from pool.lifecycle.deps import Deps
 from pool.metrics import Metrics, serving
 from pool.metrics.catalog import Item
+from pool.passes.failing import FailingPasses
 from tasks.background import Timers
 from tasks.lane.dropping import Dropped
 from tasks.options import INTERNAL_TASKS, celery_options
@@ -102,6 +103,11 @@ class WarmpoolApp(Celery):
                 host=pool.metrics_host,
                 port=pool.metrics_port,
             )
+
+    @cached_property
+    def failing(self) -> FailingPasses:
+        """The passes of this process that keep raising."""
+        return FailingPasses(self.settings.pool.pass_failures_limit)
 
     @cached_property
     def dropped(self) -> Dropped:

@@ -1,10 +1,9 @@
-"""The passes as tasks. They never retry: the next tick is the retry. A pass that keeps failing
-stops its process; the cause is logged.
+"""The passes as tasks. They never retry: the next tick is the retry. A pass that keeps failing is
+reported and harms no other; the process exits only when none of its passes can run.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import structlog
@@ -13,13 +12,14 @@ from celery.worker import state as celery_state
 
 from pool.core.errors import PoolError
 from pool.core.ids import ProfileName
+from pool.lifecycle import item_errors
 from pool.passes import PASSES, Pass, refill_once, run_once
+from pool.store import passes
 from tasks.app import app
 from tasks.options import INTERNAL
 from tasks.worker import ticks
 
 log = structlog.get_logger(__name__)
-_failures: Counter[str] = Counter()
 
 
 def _tick(what: Pass) -> Any:
@@ -33,18 +33,30 @@ def _tick(what: Pass) -> Any:
             _failed(what, exc)
             raise
         if report["outcome"] == "ok":
-            _failures.pop(what.name, None)
+            app.failing.succeeded(what.name)
         return report
 
     return tick
 
 
 def _failed(what: Pass, exc: Exception) -> None:
-    _failures[what.name] += 1
-    log.exception("pass_raised", name=what.name, in_a_row=_failures[what.name])
-    if _failures[what.name] >= app.settings.pool.pass_failures_limit:
-        log.critical("pass_keeps_raising", name=what.name, cause=str(exc))
+    cause = item_errors.cause_of(exc)
+    log.exception("pass_raised", name=what.name, in_a_row=app.failing.raised(what.name, cause))
+    if app.failing.keeps_raising(what.name):
+        log.error("pass_keeps_raising", name=what.name, cause=cause)
+    if not app.stopping.is_set() and (causes := app.failing.none_can_run(_paused)):
+        app.stopping.set()
+        log.critical("no_pass_can_run", **causes)
         celery_state.should_stop = 1  # type: ignore[assignment]
+
+
+def _paused() -> set[str]:
+    """Return the passes that an operator has paused; none if the table cannot be read."""
+    try:
+        with app.deps.store.read() as tx:
+            return {name for name, row in passes.every(tx).items() if row.paused}
+    except PoolError:
+        return set()
 
 
 TICKS = {name: _tick(what) for name, what in PASSES.items()}

@@ -6,14 +6,20 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from pool.core.settings import Profile
+from pool.core.settings import KubernetesSettings, Profile
 
 _SHAPING = (
     "image", "command", "env", "cpu_millicores", "memory_mib", "ephemeral_storage_mib", "port", "grace_s", "service_account",
     "own_service_account", "run_as_user", "node_selector", "tolerations", "affinity", "runtime_class",
     "priority_class", "readiness_path", "volumes", "mounts", "pod_labels", "pod_annotations",
+)  # fmt: skip
+# What shapes a placeholder beside its size and its image.
+_SHAPING_PLACEHOLDERS = (
+    "ephemeral_storage_mib", "service_account", "run_as_user", "node_selector", "tolerations", "affinity", "runtime_class",
+    "pod_labels", "pod_annotations",
 )  # fmt: skip
 _PLACEHOLDER = re.compile(r"\{(org|claim_id|worker_id|values\.[A-Za-z0-9_.-]+)\}")
 # Matches more, to find misspelt placeholders.
@@ -22,7 +28,38 @@ _PLACEHOLDER_LIKE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
 
 def revision(profile: Profile) -> str:
     """Return a short hash of everything that shapes a pod of this profile."""
-    shape = {k: getattr(profile, k) for k in _SHAPING}
+    return _digest({k: getattr(profile, k) for k in _SHAPING})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceholderSize:
+    """The resources of one placeholder: those of a worker, unless the profile sets others."""
+
+    cpu_millicores: int
+    memory_mib: int
+
+    @classmethod
+    def of(cls, profile: Profile) -> PlaceholderSize:
+        return cls(
+            cpu_millicores=profile.headroom_cpu_millicores or profile.cpu_millicores,
+            memory_mib=profile.headroom_memory_mib or profile.memory_mib,
+        )
+
+
+def placeholder_revision(profile: Profile, kubernetes: KubernetesSettings) -> str:
+    """Return a short hash of everything that shapes a placeholder of this profile."""
+    size = PlaceholderSize.of(profile)
+    return _digest(
+        {
+            **{k: getattr(profile, k) for k in _SHAPING_PLACEHOLDERS},
+            "size": (size.cpu_millicores, size.memory_mib),
+            "image": kubernetes.placeholder_image or profile.image,
+            "priority_class": kubernetes.placeholder_priority_class,
+        }
+    )
+
+
+def _digest(shape: Mapping[str, Any]) -> str:
     text = json.dumps(shape, sort_keys=True, default=lambda v: dict(v) if isinstance(v, Mapping) else list(v))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

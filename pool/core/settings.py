@@ -17,6 +17,9 @@ def _opt(default: Any, doc: str, *, least: float | None = None, most: float | No
     return field(default=default, metadata=metadata) if default is not MISSING else field(metadata=metadata)
 
 
+UNBOUNDED = "max_workers is 0: the pool is unbounded; the cluster's autoscaler is the limit"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSettings:
     """Settings of the pool: `[pool]` in the file, `WARMPOOL_<NAME>` in the environment."""
@@ -127,7 +130,10 @@ class PoolSettings:
     )
     pass_limit: int = _opt(500, "Maximum number of rows that one run of a pass acts on.", least=1)
     pass_failures_limit: int = _opt(
-        10, "Number of consecutive failed runs of one pass after which its process exits.", least=1
+        10,
+        "Number of consecutive runs of a pass that raise, after which it is logged as failing. The "
+        "process exits only if all of its passes raise.",
+        least=1,
     )
 
     protect_before_grant: bool = _opt(
@@ -141,7 +147,6 @@ class PoolSettings:
     )
     metrics_host: str = _opt("127.0.0.1", "Address on which metrics are served; 0.0.0.0 in a container.")
     events: bool = _opt(default=True, doc="Whether to send Celery task events, which Flower displays.")
-    headroom: int = _opt(0, "Number of worker-sized placeholder pods; 0 means none.", least=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +170,17 @@ class Profile:
         8080, "Port on which the worker listens. The local driver picks a free one.", least=1, most=65_535
     )
     warm_target: int = _opt(3, "Number of idle workers to keep ready.", least=0)
+    headroom: int = _opt(
+        0, "Number of placeholder pods, which workers of any profile preempt; 0 means none.", least=0
+    )
+    headroom_cpu_millicores: int = _opt(
+        0,
+        "CPU of one placeholder, in millicores, for example all of a node; 0 means that of a worker.",
+        least=0,
+    )
+    headroom_memory_mib: int = _opt(
+        0, "Memory of one placeholder, in MiB, for example all of a node; 0 means that of a worker.", least=0
+    )
     hot_idle_ttl_s: int | None = _opt(
         None, "Parking time for this profile, in seconds; overrides [pool].", least=0
     )

@@ -158,8 +158,8 @@ _DECLARED = (
     # The database: cost.
     _counter("idle_vcpu_seconds", "vCPU-seconds of workers without a claim, by reason", "profile", "reason", origin=Origin.TABLE),
     _counter("idle_gib_seconds", "GiB-seconds of workers without a claim, by reason", "profile", "reason", origin=Origin.TABLE),
-    _gauge("headroom_wanted", "Number of placeholder pods to keep"),
-    _gauge("headroom_pods", "Number of placeholder pods at the last run of reconcile_headroom"),
+    _gauge("headroom_wanted", "Number of placeholder pods to keep for a profile", "profile"),
+    _gauge("headroom_pods", "Placeholder pods of the present shape that were running at the last run of reconcile_headroom", "profile"),
     # The database: passes.
     _gauge("pass_period_seconds", "Period of a pass", "pass"),
     _gauge("pass_last_success_age_seconds", "Time since the last success of a pass, or since the pool was created if there was none", "pass"),

@@ -131,7 +131,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(title="vCPUs without a claim", stacked=True, doc="Average: vCPU-seconds per second.", queries=(("sum by (reason) (rate(warmpool_idle_vcpu_seconds_total[$__rate_interval]))", "{{reason}}"),)),
         Panel(title="Memory without a claim (GiB)", stacked=True, queries=(("sum by (reason) (rate(warmpool_idle_gib_seconds_total[$__rate_interval]))", "{{reason}}"),)),
         Panel(title="vCPU-hours without a claim, per day", unit="h", queries=(("sum by (profile, reason) (increase(warmpool_idle_vcpu_seconds_total[1d])) / 3600", "{{profile}} {{reason}}"),)),
-        Panel(title="Placeholders", queries=(("max(warmpool_headroom_pods)", "existing"), ("max(warmpool_headroom_wanted)", "wanted"))),
+        Panel(title="Placeholders", queries=(("max by (profile) (warmpool_headroom_pods)", "{{profile}} running"), ("max by (profile) (warmpool_headroom_wanted)", "{{profile}} wanted"))),
     ),
     "Celery": (
         Panel(title="Queue lengths", queries=(("max by (queue) (warmpool_queue_length)", "{{queue}}"),)),

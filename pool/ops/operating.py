@@ -20,7 +20,8 @@ from pool.core.states import CLAIMED, LEAVING, TERMINAL, ClaimEnd, MoveReason, O
 from pool.lifecycle import retiring
 from pool.lifecycle.deps import Deps
 from pool.lifecycle.effects import transaction
-from pool.store import Store, Tx, audit, claims, orgkeys, orgs, passes, targets, workers
+from pool.store import Store, Tx, audit, claims, orgkeys, orgs, passes, suspects, targets, workers
+from pool.store.suspects import SuspectKind
 
 DRAINABLE_AT_ONCE = 20_000
 
@@ -109,6 +110,27 @@ def chosen(store: Store, what: str, name: str) -> list[SeenWorker]:
             row = workers.get(tx, WorkerId(name))
             return [row] if row else []
         return [w for w in workers.live(tx) if getattr(w, what) == name][:DRAINABLE_AT_ONCE]
+
+
+def release_orphan(store: Store, name: str, operator: Operator) -> None:
+    """Let the next sweep delete an orphaned pod that does not answer.
+
+    It is still deleted only if no row owns it and it reports no open session then.
+    """
+    with store.write() as tx:
+        row = workers.get(tx, WorkerId(name))
+        if row is not None and row.state not in TERMINAL:
+            raise PoolError(
+                f"cannot delete {name}: it has a live row, which is {row.state}; use `warmpool drain worker`"
+            )
+        if suspects.subjects(tx, SuspectKind.HELD_POD, suspects.pod_subject(name, "")):
+            raise PoolError(f"cannot delete {name}: it reports an open session; end the session first")
+        silent = suspects.subjects(tx, SuspectKind.SILENT_POD, suspects.pod_subject(name, ""))
+        if not silent:
+            raise PoolError(f"cannot delete {name}: it is not a held orphan; see `warmpool orphan list`")
+        for subject in silent:
+            suspects.see(tx, SuspectKind.RELEASED_POD, subject, operator.who)
+        operator.record(tx, "orphan_released", name, "its pod may be deleted")
 
 
 def set_warm(store: Store, profile: ProfileName, warm_target: int | None, operator: Operator) -> None:

@@ -3,7 +3,7 @@ passes with a count of zero are included."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import NamedTuple
 
@@ -27,7 +27,6 @@ _SIGHTINGS = {
     "orphans": "orphans",
     "orphans_held": "orphans_held",
     "rows_without_pod": "rows_without_pod",
-    "placeholders": "headroom_pods",
     "broker_emptied": "broker_emptied",
 }
 
@@ -61,7 +60,7 @@ def read(store: Store, settings: Settings) -> list[Reading]:
         Reading("max_workers", settings.pool.max_workers),
         Reading("pool_paused", int(pool.paused)),
         Reading("canary_age_seconds", _age_s(at, pool.canary_at)),
-        Reading("headroom_wanted", settings.pool.headroom),
+        *_headroom(settings, seen),
         Reading("orgs", known),
         *(Reading("org_in_use", held, (org,)) for org, held, _ in fullest),
         *(Reading("org_cap", cap, (org,)) for org, _, cap in fullest),
@@ -88,6 +87,12 @@ def read(store: Store, settings: Settings) -> list[Reading]:
     for name in PERIODS_S:
         found += _of_pass(runs.get(name) or passes.PassRow(name=name), at, pool.began_at)
     return found
+
+
+def _headroom(settings: Settings, seen: Mapping[str, int]) -> Iterator[Reading]:
+    for name, profile in settings.profiles.items():
+        yield Reading("headroom_wanted", profile.headroom, (name,))
+        yield Reading("headroom_pods", seen.get(observed_counts.placeholders_of(name), 0), (name,))
 
 
 def _of_workers(profile: str, rows: LiveRows) -> Iterator[Reading]:

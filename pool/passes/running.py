@@ -223,6 +223,8 @@ def carry_out(deps: Deps, what: Pass, run: Run) -> dict[str, Any]:
     try:
         with _recorded(deps, run):
             what.run(run)
+            if not run.dry_run:
+                _record_success(run, duration_s=deps.clock.monotonic() - began)
     except (Interrupted, Transient) as exc:
         outcome = (
             "interrupted"
@@ -242,37 +244,39 @@ def carry_out(deps: Deps, what: Pass, run: Run) -> dict[str, Any]:
     if run.overflowed:
         deps.metrics.pass_overflow.labels(what.name).inc()
         log.warning("pass_overflowed", name=what.name, limit=run.limit)
-    if not run.dry_run:
-        with deps.store.write() as tx:
-            passes.succeeded(
-                tx,
-                what.name,
-                detail=", ".join(f"{k} {v}" for k, v in sorted(run.actions.items()) if v),
-                actions=run.acted,
-                duration_s=deps.clock.monotonic() - began,
-            )
-            observed_counts.record(tx, what.name, run.observed)
-            # An item that was refused before and is not refused now is fixed or gone.
-            suspects.forget_others(tx, SuspectKind.REFUSED, _record_skipped(tx, run), among=f"{run.name}/")
     if run.acted:
         log.info("pass_acted", name=what.name, dry_run=run.dry_run, **run.actions)
     return _report(deps, what, "ok", actions=dict(run.actions))
 
 
+def _record_success(run: Run, *, duration_s: float) -> None:
+    detail = ", ".join(f"{k} {v}" for k, v in sorted(run.actions.items()) if v)
+    with run.deps.store.write() as tx:
+        passes.succeeded(tx, run.name, detail=detail, actions=run.acted, duration_s=duration_s)
+        observed_counts.record(tx, run.name, run.observed)
+        # An item that was refused before and is not refused now is fixed or gone.
+        suspects.forget_others(tx, SuspectKind.REFUSED, _record_skipped(tx, run), among=f"{run.name}/")
+
+
 @contextmanager
 def _recorded(deps: Deps, run: Run) -> Iterator[None]:
-    """Record an exception of a run in the table before it propagates."""
+    """Record an exception of a run in the table before it propagates.
+
+    What cannot be recorded is logged and never replaces the exception.
+    """
     try:
         yield
     except Exception as exc:
         outcome = "interrupted" if isinstance(exc, Interrupted) else "failed"
+        detail = str(exc) if isinstance(exc, PoolError) else item_errors.cause_of(exc)
         try:
             with deps.store.write() as tx:
-                passes.failed(tx, run.name, outcome=outcome, detail=str(exc)[:500])
+                passes.failed(tx, run.name, outcome=outcome, detail=detail[:500])
+            with deps.store.write() as tx:
                 observed_counts.record(tx, run.name, run.observed)
                 _record_skipped(tx, run)
-        except Transient as unrecorded:
-            log.warning("pass_failure_unrecorded", name=run.name, cause=str(unrecorded))
+        except Exception as unrecorded:  # noqa: BLE001 - the cause of the failure is the other one
+            log.warning("pass_failure_unrecorded", name=run.name, cause=item_errors.cause_of(unrecorded))
         raise
 
 

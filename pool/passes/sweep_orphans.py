@@ -29,6 +29,7 @@ YOUNG_S = 120.0
 YOUNG_STAMPED_S = 300.0
 STAMPED_PER_RUN = 10
 EMPTY_RUNS, EMPTY_AGE_S = 3, 60.0
+_HELD = (SuspectKind.HELD_POD, SuspectKind.SILENT_POD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,13 +172,23 @@ def _stamped(run: Run, pods: Sequence[Pod]) -> None:
     run.overflowed |= len(ripe) > STAMPED_PER_RUN
     # Pods that are kept stay in the list, so each run starts where the previous one ended.
     turn = max((seen[p.uid].runs for p in ripe), default=0) * STAMPED_PER_RUN % max(1, len(ripe))
+    with run.deps.store.read() as tx:
+        released = {subject: by for _, subject, _, by in suspects.every(tx, SuspectKind.RELEASED_POD)}
     for pod in (ripe[turn:] + ripe[:turn])[:STAMPED_PER_RUN]:
-        run.try_item("orphan_asked", pod.name, partial(_hold_or_delete, run, pod))
+        by = released.get(suspects.pod_subject(pod.name, pod.uid), "")
+        run.try_item("orphan_asked", pod.name, partial(_hold_or_delete, run, pod, by))
     run.record_count("orphans_held", run.actions["orphan_held"])
 
 
-def _hold_or_delete(run: Run, pod: Pod) -> None:
+def _hold_or_delete(run: Run, pod: Pod, released_by: str) -> None:
+    """Delete the pod if it reports that it is unused, or if it does not answer and an operator has
+    released it. A report of an open session always keeps it.
+    """
     word = run.deps.driver.word(pod)
+    if word is Word.SILENT and released_by:
+        why = f"no row owned it in two runs, it did not answer, and {released_by} released it"
+        run.step("orphan_deleted", pod.name, partial(_delete, run, pod, why))
+        return
     if word is not Word.UNUSED:
         run.did("orphan_held")
         _report_held(run, pod, word)
@@ -193,7 +204,8 @@ def _delete(run: Run, pod: Pod, why: str) -> None:
     The audit entry is written first, because a deleted pod leaves no other trace.
     """
     with run.deps.store.write() as tx:
-        suspects.forget(tx, SuspectKind.HELD_POD, pod.uid)
+        for kind in _HELD:
+            suspects.forget(tx, kind, suspects.pod_subject(pod.name, pod.uid))
         # One entry, however often the deletion is tried.
         if not any(entry.what == "orphan_deleted" for entry in audit.of(tx, pod.name)):
             audit.record(tx, "orphan_deleted", pod.name, who=run.deps.who, why=why)
@@ -205,14 +217,26 @@ def _forget_held(run: Run, unowned: Sequence[Pod]) -> None:
     """Delete the records of held pods that are gone or have a row again."""
     if not run.dry_run:
         with run.deps.store.write() as tx:
-            suspects.forget_others(tx, SuspectKind.HELD_POD, {p.uid for p in unowned})
+            subjects = {suspects.pod_subject(p.name, p.uid) for p in unowned}
+            for kind in (*_HELD, SuspectKind.RELEASED_POD):
+                suspects.forget_others(tx, kind, subjects)
 
 
 def _report_held(run: Run, pod: Pod, word: Word) -> None:
-    if not run.dry_run:
-        with run.deps.store.write() as tx:
-            detail = f"pod {pod.name} has no row and reports that it is {word}: kept"
-            suspects.see(tx, SuspectKind.HELD_POD, pod.uid, detail)
+    if run.dry_run:
+        return
+    subject = suspects.pod_subject(pod.name, pod.uid)
+    with run.deps.store.write() as tx:
+        if word is Word.SILENT:
+            how = f"is silent: kept; to delete it: warmpool orphan delete {pod.name}"
+            suspects.forget(tx, SuspectKind.HELD_POD, subject)
+            suspects.see(tx, SuspectKind.SILENT_POD, subject, f"pod {pod.name} has no row and {how}")
+        else:
+            # What it reports ends a release: the operator did not know of the session.
+            suspects.forget(tx, SuspectKind.RELEASED_POD, subject)
+            suspects.forget(tx, SuspectKind.SILENT_POD, subject)
+            how = f"reports that it is {word}: kept"
+            suspects.see(tx, SuspectKind.HELD_POD, subject, f"pod {pod.name} has no row and {how}")
 
 
 def _companions(run: Run, pods: Mapping[str, Pod]) -> None:

@@ -52,6 +52,11 @@ def every(tx: Tx) -> dict[str, int]:
     return {r.what: int(r._mapping["count"]) for r in tx.execute(select(T))}
 
 
+def placeholders_of(profile: str) -> str:
+    """Return the name of the count of a profile's placeholders."""
+    return f"placeholders {profile}"
+
+
 def broker_found_empty(tx: Tx) -> None:
     """Record that Redis contains no key of the pool.
 

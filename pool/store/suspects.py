@@ -22,8 +22,12 @@ class SuspectKind(StrEnum):
     """The kind of observation."""
 
     STAMPED_POD = "stamped_pod"
-    # A pod without a row that is not proven unused: it is kept.
+    # A pod without a row that reports an open session: it is kept. The subject is `pod_subject`.
     HELD_POD = "held_pod"
+    # A pod without a row that does not answer: it is kept until an operator releases it.
+    SILENT_POD = "silent_pod"
+    # A silent pod that an operator has released. The detail is the operator.
+    RELEASED_POD = "released_pod"
     ROW_WITHOUT_POD = "row_without_pod"
     COMPANION = "companion"
     EMPTY_CLUSTER = "empty_cluster"
@@ -39,6 +43,11 @@ class Suspicion:
 
     runs: int
     age_s: float
+
+
+def pod_subject(name: str, uid: str) -> str:
+    """Return the subject of a held, silent or released pod: one pod, not a later one of its name."""
+    return f"{name}/{uid}"
 
 
 def see(tx: Tx, kind: SuspectKind, subject: str, detail: str = "") -> Suspicion:

@@ -112,6 +112,7 @@ def _log_start_checks() -> None:
     """Log problems of the environment once, in a thread beside the work."""
     from pool.ops.doctor import starting
 
+    starting.log_limits(app.settings)
     starting.log_start_checks(app.settings)
 
 

@@ -74,6 +74,13 @@ def a_pass(
     }
 
 
+def failing(in_a_row: str, *, name: str = "reap", paused: int = 0) -> dict[str, str]:
+    return {
+        f'warmpool_pass_failures_in_a_row{{pass="{name}"}}': in_a_row,
+        f'warmpool_pass_paused{{pass="{name}"}}': flat(paused, 60),
+    }
+
+
 FAST, SLOW = "WarmpoolAcquireBudgetBurnsFast", "WarmpoolAcquireBudgetBurnsSlowly"
 CASES = [
     AlertCase(name="a third is refused", alert=FAST, fires=1, at="20m", series=acquires(60, 30)),
@@ -127,6 +134,20 @@ CASES = [
     AlertCase(name="seldom by nature", alert="WarmpoolPassDark", fires=0, at="40m", series=a_pass("0+5x700", name="collect_garbage", period=3600)),
     AlertCase(name="one slow run", alert="WarmpoolPassDark", fires=0, at="2m", series=a_pass("4x5 18 3x100")),
     AlertCase(name="the exporter restarts", alert="WarmpoolPassDark", fires=0, at="2m", series=a_pass("4x5 _x6 4x100")),
+
+    AlertCase(name="three consecutive runs", alert="WarmpoolPassFailing", fires=1, at="3m", series=failing(f"0 1 2 {flat(3, 10)}")),
+    AlertCase(name="an hourly pass", alert="WarmpoolPassFailing", fires=1, at="3m", series=failing(flat(3, 10), name="collect_garbage")),
+    AlertCase(name="two consecutive runs", alert="WarmpoolPassFailing", fires=0, at="9m", series=failing(flat(2, 10))),
+    AlertCase(name="it succeeds in between", alert="WarmpoolPassFailing", fires=0, at="9m", series=failing(" ".join(["1 2 3 4 0"] * 30))),
+    AlertCase(name="paused while it failed", alert="WarmpoolPassFailing", fires=0, at="9m", series=failing(flat(9, 10), paused=1)),
+
+    AlertCase(name="one of three missing", alert="WarmpoolHeadroomMissing", fires=1, at="17m", series={
+        'warmpool_headroom_wanted{profile="gpu"}': flat(3, 30), 'warmpool_headroom_pods{profile="gpu"}': flat(2, 30),
+        'warmpool_headroom_wanted{profile="default"}': flat(3, 30), 'warmpool_headroom_pods{profile="default"}': flat(3, 30)}),
+    AlertCase(name="a node is being added", alert="WarmpoolHeadroomMissing", fires=0, at="17m", series={
+        'warmpool_headroom_wanted{profile="gpu"}': flat(3, 30), 'warmpool_headroom_pods{profile="gpu"}': f"2x60 {flat(3, 30)}"}),
+    AlertCase(name="no headroom is wanted", alert="WarmpoolHeadroomMissing", fires=0, at="17m", series={
+        'warmpool_headroom_wanted{profile="gpu"}': flat(0, 30), 'warmpool_headroom_pods{profile="gpu"}': flat(0, 30)}),
 
     AlertCase(name="five minutes after the beginning", alert="WarmpoolPassNeverReported", fires=1, at="5m", series=a_pass("0+5x200", ever=0)),
     AlertCase(name="a new database", alert="WarmpoolPassNeverReported", fires=0, at="90s", series=a_pass("0+5x200", ever=0)),

@@ -156,8 +156,8 @@ ALONE = [
         "board.sso.operatorGroups: requires board.sso.groupsHeader",
     ),
     (
-        ("config.pool.headroom=1", "priorityClasses.placeholder.create=false"),
-        "priorityClasses.placeholder.name: config.pool",
+        ("config.profiles.default.headroom=1", "priorityClasses.placeholder.create=false"),
+        "priorityClasses.placeholder.name: config.profiles.default.headroom",
     ),
     (
         ("keda.enabled=true", "keda.minReplicas=3", "keda.maxReplicas=2"),

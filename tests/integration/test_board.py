@@ -61,6 +61,15 @@ def test_the_json_is_what_the_cli_prints(world: World, board: BoardServer) -> No
     assert client.get("/nothing")[0] == 404
 
 
+def test_placeholders_that_are_missing_are_shown(world: World) -> None:
+    world.profile(headroom=3)
+    world.run_pass("reconcile_headroom")
+    with BoardServer(world) as board:
+        page = BoardClient(board).get("/")[1]
+    assert '<div class="number attention"><b>0</b><span>placeholders of 3</span></div>' in page
+    assert "profile default: 0 of 3 placeholders of its headroom are running" in page
+
+
 def test_without_signing_in_nothing_can_be_done(world: World, board: BoardServer) -> None:
     [idle] = world.warm(1)
     client = BoardClient(board)

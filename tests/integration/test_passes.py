@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from dataclasses import replace
+from typing import cast
 
 import pytest
 from sqlalchemy import event
 
-from pool.core.errors import BrokenPromise, Transient
+from pool.core.clock import SystemClock
+from pool.core.errors import BrokenPromise, Refused, Transient
 from pool.core.ids import ProfileName, WorkerId
 from pool.core.keys import Keyring
 from pool.core.periods import PERIODS_S
@@ -17,6 +20,7 @@ from pool.drivers.port import (
     LABEL_BUSY,
     NOTE_DO_NOT_DISRUPT,
     NOTE_ORG,
+    Pod,
     PodPhase,
     PodRole,
     PodSpec,
@@ -24,10 +28,12 @@ from pool.drivers.port import (
     Word,
 )
 from pool.lifecycle import claiming
+from pool.lifecycle.deps import WorkerApi
 from pool.ops import reporting
 from pool.passes import PASSES
 from pool.passes.running import Run
-from pool.store import breakers, orgs, passes, schema, suspects
+from pool.store import breakers, orgs, passes, schema, suspects, workers
+from tests.support.waiting import eventually
 from tests.support.world import World
 
 
@@ -623,6 +629,45 @@ def test_an_activation_with_a_heartbeat_is_never_ended(world: World) -> None:
     assert world.state_of(worker) is State.ACTIVATING
 
 
+class _HastyClock(SystemClock):
+    """Waits a moment instead of a heartbeat's interval."""
+
+    def wait(self, stop: threading.Event, seconds: float) -> bool:
+        return stop.wait(0.01)
+
+
+class _SlowWorker:
+    """A worker whose activation takes longer than a silent one is given."""
+
+    def __init__(self, world: World, worker: str) -> None:
+        self.world, self.worker = world, WorkerId(worker)
+        self.states: list[State] = []
+
+    def activate(self, *_args: object) -> None:
+        cutoff_s = self.world.deps.settings.pool.activation_stuck_s
+        for _ in range(3):
+            self.world.pass_time(cutoff_s + 1)
+            eventually(lambda: not self._is_silent(cutoff_s))
+            self.world.run_pass("sweep_stuck")
+            self.states.append(self.world.state_of(self.worker))
+
+    def _is_silent(self, cutoff_s: float) -> bool:
+        with self.world.store.read() as tx:
+            return workers.is_silent(tx, self.worker, for_s=cutoff_s)
+
+
+def test_a_long_activation_writes_its_own_heartbeats_until_it_is_done(world: World) -> None:
+    world.profile(activation_path="/activate")
+    (worker,) = world.warm(1)
+    world.acquire("acme", task_id="t")
+    slow = _SlowWorker(world, worker)
+    world.deps = replace(world.deps, clock=_HastyClock(), worker_api=cast("WorkerApi", slow))
+    world.deliver("pool.activate")
+    assert slow.states == [State.ACTIVATING] * 3
+    assert world.state_of(worker) is State.HOT
+    assert not [t.name for t in threading.enumerate() if t.name == f"beat {worker}"]
+
+
 def test_three_failed_probes_drain_an_unclaimed_worker_and_never_a_claimed_one(world: World) -> None:
     world.profile(probe_path="/healthz")
     idle, _other = world.warm(2)
@@ -669,7 +714,8 @@ def test_a_stamped_pod_is_deleted_only_on_two_proofs_one_of_them_its_own(
     world.run_pass("sweep_orphans")
     assert (pod not in world.driver.pods) is deleted
     with world.store.read() as tx:
-        held = suspects.every(tx, suspects.SuspectKind.HELD_POD)
+        kind = suspects.SuspectKind.SILENT_POD if word is Word.SILENT else suspects.SuspectKind.HELD_POD
+        held = suspects.every(tx, kind)
     assert deleted or any(str(word) in detail for *_, detail in held)
 
 
@@ -826,18 +872,136 @@ def test_a_protection_left_behind_by_a_dead_replica_is_cleared(world: World) -> 
 
 
 def test_headroom_is_constant_and_disabling_it_deletes_it(world: World) -> None:
-    """Checked after each run: too many that the next run deletes again would still be too many."""
-    world.configure(headroom=2)
+    """Looked at after each run: too many that the next run deletes again would be too many all the same."""
+    world.profile(headroom=2)
     world.warm(100)
     for _ in range(2):
         world.run_pass("reconcile_headroom")
         assert _placeholders(world) == 2
     world.run_pass("sweep_orphans")
     assert _placeholders(world) == 2
-    world.configure(headroom=0)
+    world.profile(headroom=0)
     world.run_pass("reconcile_headroom")
     assert _placeholders(world) == 0
     assert len(world.workers(State.IDLE)) == 100
+
+
+def test_ended_placeholder_is_no_headroom_and_is_replaced(world: World) -> None:
+    world.profile(headroom=2)
+    dead, well = _headroom(world)
+    world.driver.change(dead, phase=PodPhase.ENDED, ready=False)
+    assert well in (now := _headroom(world))
+    assert dead not in now
+    assert len(now) == 2
+
+
+def test_placeholder_of_an_old_shape_is_replaced_by_one_of_the_new(world: World) -> None:
+    world.profile(headroom=2)
+    old = _headroom(world)
+    for change in (
+        {"memory_mib": 999},
+        {"node_selector": {"disk": "fast"}},
+        {"headroom_cpu_millicores": 7000},
+    ):
+        world.profile(**change)
+        now = _headroom(world)
+        assert len(now) == 2
+        assert not set(now) & set(old), change
+        old = now
+
+
+def test_change_that_does_not_shape_placeholders_replaces_none(world: World) -> None:
+    world.profile(headroom=2)
+    old = _headroom(world)
+    world.profile(warm_target=7, grace_s=5, env={"A": "b"}, hot_idle_ttl_s=1)
+    assert _headroom(world) == old
+
+
+def test_placeholders_of_an_old_shape_are_replaced_in_steps(world: World) -> None:
+    world.profile(headroom=25)
+    old = set(_headroom(world))
+    world.profile(memory_mib=999)
+    left = []
+    for _ in range(3):
+        now = set(_headroom(world))
+        assert len(now) == 25
+        left.append(len(now & old))
+    assert left == [15, 5, 0]
+
+
+def test_each_profile_has_its_own_headroom(world: World) -> None:
+    world.profile(headroom=1)
+    world.profile("gpu", headroom=2, cpu_millicores=64_000, warm_target=0)
+    _headroom(world)
+    kinds = sorted(p.profile for p in world.driver.pods.values() if p.role == PodRole.PLACEHOLDER)
+    assert kinds == ["default", "gpu", "gpu"]
+    specs = {s.profile: s for s in world.driver.specs if s.role is PodRole.PLACEHOLDER}
+    assert specs["gpu"].cpu_millicores == 64_000
+    assert specs["default"].cpu_millicores == 500
+
+
+def test_placeholder_has_the_size_that_the_profile_gives_it(world: World) -> None:
+    world.profile(headroom=1, headroom_cpu_millicores=7_500, headroom_memory_mib=30_000)
+    _headroom(world)
+    (spec,) = [s for s in world.driver.specs if s.role is PodRole.PLACEHOLDER]
+    assert (spec.cpu_millicores, spec.memory_mib) == (7_500, 30_000)
+
+
+def test_placeholders_of_a_removed_profile_are_deleted(world: World) -> None:
+    world.profile("gpu", headroom=2, warm_target=0)
+    world.profile(headroom=1)
+    assert len(_headroom(world)) == 3
+    world.configure(profiles={"default": world.deps.settings.profiles["default"]})
+    (left,) = _headroom(world)
+    assert world.driver.pods[left].profile == "default"
+
+
+def test_one_refused_profile_leaves_the_headroom_of_the_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.profile(headroom=2)
+    world.profile("gpu", headroom=1, warm_target=0)
+    create = world.driver.create
+
+    def refuses_default(spec: PodSpec) -> Pod:
+        if spec.profile == "default":
+            raise Refused("denied", detail="by a policy")
+        return create(spec)
+
+    monkeypatch.setattr(world.driver, "create", refuses_default)
+    assert world.run_pass("reconcile_headroom")["outcome"] == "ok"
+    assert [p.profile for p in world.driver.pods.values()] == ["gpu"]
+
+
+def test_status_counts_placeholders_that_really_run(world: World) -> None:
+    world.profile(headroom=3)
+    names = _headroom(world)
+    world.run_pass("reconcile_headroom")
+    assert _status(world) == ({"wanted": 3, "running": 3}, [])
+    world.driver.change(names[0], phase=PodPhase.ENDED, ready=False)
+    world.driver.change(names[1], phase=PodPhase.PENDING, ready=False, unschedulable=True)
+    world.run_pass("reconcile_headroom")
+    shown = "profile default: 1 of 3 placeholders of its headroom are running"
+    assert _status(world) == ({"wanted": 3, "running": 1}, [shown])
+    world.profile(headroom=0)
+    world.run_pass("reconcile_headroom")
+    assert _status(world)[1] == []
+
+
+def _headroom(world: World) -> list[str]:
+    """Run the pass, let every placeholder start, and return their names."""
+    assert world.run_pass("reconcile_headroom")["outcome"] == "ok"
+    found = [p for p in world.driver.pods.values() if p.role == PodRole.PLACEHOLDER]
+    for pod in found:
+        if pod.phase is PodPhase.PENDING:
+            world.driver.become_ready(pod.name)
+    return sorted(p.name for p in found)
+
+
+def _status(world: World) -> tuple[dict[str, int], list[str]]:
+    seen = reporting.status(world.store, world.deps.settings)
+    texts = [w["text"] for w in seen["worries"] if w["id"].startswith("headroom:")]
+    return seen["profiles"]["default"]["headroom"], texts
 
 
 def test_ended_rows_are_deleted_after_their_retention(world: World) -> None:
@@ -926,7 +1090,7 @@ def _something_of_everything(world: World) -> None:
     """Work for every pass."""
     world.profile("big", warm_target=0)
     world.profile(warm_target=2)
-    world.configure(headroom=1)
+    world.profile(headroom=1)
     world.warm(4)
     world.release(world.granted("acme", ttl_s=5).claim_id)
     world.granted("bolt")

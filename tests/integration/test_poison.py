@@ -137,7 +137,7 @@ def test_companions_and_placeholders_that_cannot_be_deleted_do_not_block_others(
 
 def test_refused_placeholders_are_tried_once_per_run(world: World, monkeypatch: Any) -> None:
     world.warm(1)
-    world.configure(headroom=5)
+    world.profile(headroom=5)
     monkeypatch.setattr(world.deps.ids, "worker", lambda: "same")
     world.driver.denied.add(("create", "placeholder-same"))
     world.driver.calls.clear()

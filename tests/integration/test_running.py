@@ -174,6 +174,22 @@ def test_last_success_is_written_only_after_the_reads_succeeded(locked: World) -
     assert run_once(locked.deps, PASSES["sweep_orphans"])["outcome"] == "ok"
 
 
+def test_success_that_cannot_be_recorded_is_a_failure_with_its_cause(
+    locked: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: Any) -> None:
+        raise RuntimeError("no such column")
+
+    monkeypatch.setattr("pool.store.observed_counts.record", refuses)
+    with pytest.raises(RuntimeError, match="no such column"):
+        run_once(locked.deps, PASSES["reap"])
+    with locked.store.read() as tx:
+        row = passes.get(tx, "reap")
+    assert row.last_success_at is None
+    assert (row.last_outcome, row.failures) == ("failed", 1)
+    assert row.last_detail == "RuntimeError: no such column"
+
+
 def test_the_fallback_reaps_what_is_overdue_without_beat_and_redis_and_ends_no_lease(world: World) -> None:
     parked, busy = world.warm(2)
     world.release(world.granted("acme", ttl_s=10).claim_id)

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from structlog.testing import capture_logs
+
 from pool.core.periods import PERIODS_S
+from pool.core.settings import UNBOUNDED
 from pool.ops import operating, reporting
+from pool.ops.cli.status import screen
+from pool.ops.doctor import starting
 from pool.ops.operating import Operator
 from pool.passes import PASSES
 from pool.passes.running import run_once
@@ -18,6 +23,19 @@ SLACK_S = 4.0
 
 def seen(world: World) -> dict[str, Any]:
     return reporting.status(world.store, world.deps.settings)
+
+
+def test_a_pool_without_a_cap_is_reported_as_unbounded_in_status_and_at_the_start(world: World) -> None:
+    assert UNBOUNDED == "max_workers is 0: the pool is unbounded; the cluster's autoscaler is the limit"
+    assert UNBOUNDED in screen(seen(world)).splitlines()
+    with capture_logs() as logged:
+        starting.log_limits(world.deps.settings)
+    assert [line["cause"] for line in logged] == [UNBOUNDED]
+    world.configure(max_workers=7)
+    assert "unbounded" not in screen(seen(world))
+    with capture_logs() as logged:
+        starting.log_limits(world.deps.settings)
+    assert logged == []
 
 
 def test_a_pass_is_dark_after_three_periods_without_success_and_a_paused_one_is_not(world: World) -> None:

@@ -49,7 +49,7 @@ REVIEWS = ("create", DoctorRight.REVIEW_OUR_ACCESS.resource)
 
 
 def settings_of(kubeconfig: Path, namespace: str, *profiles: Profile, **changes: Any) -> Settings:
-    pool = {name: changes.pop(name) for name in ("headroom", "database_url") if name in changes}
+    pool = {name: changes.pop(name) for name in ("database_url",) if name in changes}
     return Settings(
         pool=PoolSettings(driver="kubernetes", call_timeout_s=5, **pool),
         kubernetes=KubernetesSettings(namespace=namespace, kubeconfig=str(kubeconfig), **changes),
@@ -253,7 +253,7 @@ def test_workers_must_have_a_higher_priority_than_placeholders(
     examined: Examined, classes: dict[str, str]
 ) -> None:
     def bad(**changes: Any) -> str:
-        found = examined(headroom=1, **changes)
+        found = examined(Profile(headroom=1), **changes)
         return "; ".join(f"{f.level} {f.evidence}" for f in found.values() if f.id.startswith("priorities:"))
 
     assert bad() == ""
@@ -267,7 +267,7 @@ def test_workers_must_have_a_higher_priority_than_placeholders(
     assert "warn" in bad(placeholder_priority_class=classes["low"])
     alone = examined(worker_priority_class=classes["low"])
     assert alone[f"priorities:{classes['low']}"].level is Level.WARN
-    own = examined(Profile(priority_class=classes["low"]), headroom=1)
+    own = examined(Profile(priority_class=classes["low"], headroom=1))
     assert own[f"priorities:{classes['low']}"].level is Level.BAD
 
 

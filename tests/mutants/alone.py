@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant, broken
 
 _ITEMS = "tests/integration/test_bad_items.py"
 _THREADS = "tests/unit/test_threads.py"
+_FAILING = "tests/unit/test_failing_passes.py"
 
 MUTANTS: tuple[Mutant, ...] = (
     broken(
@@ -215,5 +216,53 @@ MUTANTS: tuple[Mutant, ...] = (
         "            except Exception:  # noqa: BLE001 - the session needs it after any error\n",
         "            except ZeroDivisionError:\n",
         "tests/integration/test_client_threads.py::test_failed_asyncio_task_is_restarted",
+    ),
+    broken(
+        46,
+        "one pass that keeps raising ends its process",
+        "pool/passes/failing.py",
+        "        return causes if causes.keys() >= FREQUENT - set(paused()) else {}\n",
+        "        return causes\n",
+        f"{_FAILING}::test_one_failing_pass_never_ends_the_process",
+    ),
+    broken(
+        46,
+        "a success of another pass does not count",
+        "pool/passes/failing.py",
+        "            self._since_success.clear()\n            self._causes.clear()\n",
+        "",
+        f"{_FAILING}::test_success_of_any_pass_starts_the_count_again",
+    ),
+    broken(
+        46,
+        "a process waits for a paused pass before it gives up",
+        "pool/passes/failing.py",
+        "FREQUENT - set(paused())",
+        "FREQUENT",
+        f"{_FAILING}::test_paused_pass_is_not_waited_for",
+    ),
+    broken(
+        46,
+        "a process gives up at the first failure of all",
+        "pool/passes/failing.py",
+        "        if worst < self._limit:\n            return {}\n",
+        "",
+        f"{_FAILING}::test_failures_below_the_limit_do_not_end_the_process",
+    ),
+    broken(
+        46,
+        "a process none of whose passes can run goes on",
+        "tasks/passes.py",
+        "        celery_state.should_stop = 1  # type: ignore[assignment]\n",
+        "",
+        "tests/faults/test_failing_pass.py::test_a_process_none_of_whose_passes_can_run_exits_and_logs_the_cause",
+    ),
+    broken(
+        46,
+        "a success that cannot be recorded is no failure",
+        "pool/passes/running.py",
+        "                passes.failed(tx, run.name, outcome=outcome, detail=detail[:500])\n            with deps.store.write() as tx:\n",
+        "                passes.failed(tx, run.name, outcome=outcome, detail=detail[:500])\n",
+        "tests/integration/test_running.py::test_success_that_cannot_be_recorded_is_a_failure_with_its_cause",
     ),
 )

@@ -49,7 +49,7 @@ MUTANTS: tuple[Mutant, ...] = (
         36,
         "a failed run counts as a success",
         "pool/passes/running.py",
-        "                passes.failed(tx, run.name, outcome=outcome, detail=str(exc)[:500])\n",
+        "                passes.failed(tx, run.name, outcome=outcome, detail=detail[:500])\n",
         "                passes.succeeded(tx, run.name, detail=outcome, actions=0, duration_s=0.0)\n",
         f"{RUNNING}::test_last_success_is_written_only_after_the_reads_succeeded",
     ),

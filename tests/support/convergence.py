@@ -264,7 +264,8 @@ class WorkerLife:
         working = {n for n, p in driver.pods.items() if p.role == PodRole.WORKER}
         found = [f"pod {n} has no row" for n in working - known]
         found += [f"companions of {n} are left" for n in driver.secrets if n not in driver.pods]
-        placeholders, wanted = len(driver.pods) - len(working), self.world.deps.settings.pool.headroom
+        placeholders = len(driver.pods) - len(working)
+        wanted = sum(p.headroom for p in self.world.deps.settings.profiles.values())
         return found + ([f"{placeholders} of {wanted} placeholders"] if placeholders != wanted else [])
 
     def _unsettled_claims(self) -> list[str]:

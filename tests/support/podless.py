@@ -102,6 +102,8 @@ class PodlessDriver:
     def __init__(self, cluster: PodlessCluster | None = None) -> None:
         self.cluster = cluster or PodlessCluster()
         self.calls: list[tuple[str, str]] = []
+        # What pods were made from, in the order in which they were made.
+        self.specs: list[PodSpec] = []
         self.anchored = True
         self.age_s = 0.0
         self.refuses_to_create = ""
@@ -159,6 +161,7 @@ class PodlessDriver:
             if spec.secret:
                 self.secrets.setdefault(spec.name, spec.secret)
             if spec.name not in self.pods:
+                self.specs.append(spec)
                 self.cluster.graces_s[spec.name] = spec.grace_s
                 labels = {LABEL_WORKER: spec.name, LABEL_PROFILE: spec.profile, LABEL_ROLE: str(spec.role)}
                 self.cluster.put(

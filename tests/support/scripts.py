@@ -335,7 +335,7 @@ def _something_of_everything(life: WorkerLife) -> None:
     world = life.world
     bystander(life)
     world.profile("big", warm_target=0, probe_path="/healthz")
-    world.configure(headroom=1)
+    world.profile(headroom=1)
     world.warm(3)
     world.org("parks", hot_idle_cap=1)
     for org, ttl_s in (("acme", 5), ("parks", 500), ("parks", 500)):

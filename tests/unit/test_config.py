@@ -300,7 +300,7 @@ def test_all_findings_come_at_once(tmp_path: Path) -> None:
     file = tmp_path / "w.toml"
     file.write_text("[pool]\nmax_workers = -1\nevents = 3\n[orgs.a]\ncap = 'x'\n")
     with pytest.raises(ConfigInvalid) as caught:
-        config.load(file, {"WARMPOOL_HEADROOM": "many", "WARMPOOL_HEADROM": "1"})
+        config.load(file, {"WARMPOOL_MAX_AGE_S": "many", "WARMPOOL_MAX_AGES": "1"})
     assert len(caught.value.findings) == 5
 
 

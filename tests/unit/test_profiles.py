@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pool.core.profiles import payload, revision, unknown_placeholders
-from pool.core.settings import Profile
+from pool.core.profiles import payload, placeholder_revision, revision, unknown_placeholders
+from pool.core.settings import KubernetesSettings, Profile
 
 SHAPING: dict[str, Any] = {
     "image": "other",
@@ -37,6 +37,9 @@ SHAPING: dict[str, Any] = {
 HARMLESS: dict[str, Any] = {
     "name": "other",
     "warm_target": 9,
+    "headroom": 9,
+    "headroom_cpu_millicores": 9,
+    "headroom_memory_mib": 9,
     "hot_idle_ttl_s": 9,
     "activation_path": "/activate",
     "activation_payload": {"org": "{org}"},
@@ -53,6 +56,28 @@ def filled(template: dict[str, Any], **values: str) -> Any:
 @pytest.mark.parametrize(("setting", "value"), SHAPING.items(), ids=list(SHAPING))
 def test_settings_that_shape_a_pod_change_the_revision(setting: str, value: Any) -> None:
     assert revision(replace(Profile(), **{setting: value})) != revision(Profile())
+
+
+PLACEHOLDER_SHAPING = (
+    "image", "cpu_millicores", "memory_mib", "ephemeral_storage_mib", "service_account", "run_as_user", "node_selector",
+    "tolerations", "affinity", "runtime_class", "pod_labels", "pod_annotations", "headroom_cpu_millicores",
+    "headroom_memory_mib",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("setting", "value"), {**SHAPING, **HARMLESS}.items(), ids=[*SHAPING, *HARMLESS])
+def test_only_what_a_placeholder_is_made_of_changes_its_revision(setting: str, value: Any) -> None:
+    plain = KubernetesSettings()
+    changed = placeholder_revision(replace(Profile(), **{setting: value}), plain)
+    assert (changed != placeholder_revision(Profile(), plain)) == (setting in PLACEHOLDER_SHAPING)
+
+
+def test_image_and_priority_of_placeholders_change_their_revision() -> None:
+    given = KubernetesSettings(placeholder_image="pause:3")
+    other = KubernetesSettings(placeholder_priority_class="other")
+    made = {placeholder_revision(Profile(), k) for k in (KubernetesSettings(), given, other)}
+    assert len(made) == 3
+    assert placeholder_revision(Profile(image="a"), given) == placeholder_revision(Profile(image="b"), given)
 
 
 @pytest.mark.parametrize(("setting", "value"), HARMLESS.items(), ids=list(HARMLESS))

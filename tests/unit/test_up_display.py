@@ -105,7 +105,7 @@ def test_the_example_repeats_the_settings_of_the_environment_without_a_password(
     told = {
         "WARMPOOL_DATABASE_URL": "postgresql://pool:geheim@db/pool",
         "WARMPOOL_BROKER_URL": "redis://127.0.0.1:6379/0",
-        "WARMPOOL_HEADROOM": "1",
+        "WARMPOOL_MAX_AGE_S": "1",
     }
     lines = welcome.lines(DataDir(tmp_path), places=[], config=None, environment=told)
     (example,) = [line for line in lines if "acquire" in line]

@@ -18,8 +18,7 @@ def a_pass(**changes: Any) -> dict[str, Any]:
 
 def a_profile(**changes: Any) -> dict[str, Any]:
     well = {
-        "target": 3, "states": dict(STATES), "surplus_overdue": 0, "rollout": None, "trouble": None,
-        "trouble_until": None,
+        "target": 3, "states": dict(STATES), "headroom": {"wanted": 0, "running": 0}, "surplus_overdue": 0, "rollout": None, "trouble": None, "trouble_until": None,
     }  # fmt: skip
     return well | changes
 
@@ -69,6 +68,7 @@ def test_a_healthy_pool_has_no_findings() -> None:
             {"profiles": {"gpu": a_profile(states=STATES | {"idle": 0, "spawning": 2})}},
             "warm_empty:gpu", "warn", "no warm worker (2 workers starting)",
         ),
+        ({"profiles": {"gpu": a_profile(headroom={"wanted": 4, "running": 1})}}, "headroom:gpu", "warn", "1 of 4 placeholders"),
         ({"profiles": {"gpu": a_profile(surplus_overdue=50)}}, "idle_overdue:gpu", "warn", "50 workers idle above its warm target"),
         ({"waiting": [line(11)]}, "waiting:acme:default", "warn", "requests of acme waiting: 2, the oldest for 11 s: it is full"),
         ({"parked_overdue": 1}, "parked_overdue", "warn", "1 worker parked past the TTL"),

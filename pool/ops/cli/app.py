@@ -42,6 +42,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "drain one worker, or all workers of a node, org or profile",
     ),
     "profile": ("pool.ops.cli.draining:profile_app", "list profiles, set how many workers to keep warm"),
+    "orphan": ("pool.ops.cli.orphans:app", "list orphaned pods that are kept, delete one that is silent"),
     "doctor": ("pool.ops.cli.doctor:app", "check the installation for problems, and repair them"),
     "completion": ("pool.ops.cli.completion:app", "print the completion script for a shell"),
     "org": ("pool.ops.cli.orgs:app", "list orgs; change caps, weights, floors, TTLs and keys"),

@@ -11,7 +11,7 @@ import typer
 from pool.core.errors import PoolError
 from pool.core.ids import ProfileName, WorkerId
 from pool.ops.cli.app import new_app, settings_of
-from pool.ops.cli.pool_access import operator, pool_deps
+from pool.ops.cli.pool_access import confirm, operator, pool_deps
 from pool.ops.cli.printing import JsonOption, Output, OutputOption, as_json, chosen, emit
 
 app = new_app("Take workers out of use; busy workers leave when their claim ends.")
@@ -77,11 +77,11 @@ def drain(
             return
         if now:
             holder = f" and end the claim of {selected[0].org}" if busy else ""
-            _confirm(f"retire {name} now{holder}?", yes=yes)
+            confirm(f"retire {name} now{holder}?", yes=yes)
             print(operating.retire(deps, WorkerId(name), operator(why)))
             return
         if len(selected) > 1:
-            _confirm(f"drain {count}?", yes=yes)
+            confirm(f"drain {count}?", yes=yes)
         done = operating.drain(deps, [w.id for w in selected], operator(why)).as_dict()
     if json:
         as_json(done)
@@ -144,13 +144,3 @@ def set_warm(
         f"{name}: "
         f"{f'{number} (configured {configured})' if number is not None else f'{configured}, as configured'}"
     )
-
-
-def _confirm(question: str, *, yes: bool) -> None:
-    import sys
-
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise PoolError(f"{question} The input is not a terminal: add --yes to confirm")
-    typer.confirm(question, abort=True)

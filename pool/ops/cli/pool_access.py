@@ -5,10 +5,14 @@ from __future__ import annotations
 import getpass
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import typer
+
+from pool.core.errors import PoolError
 from pool.core.settings import Settings
 from pool.ops.operating import Operator
 
@@ -23,6 +27,15 @@ def operator(why: str = "") -> Operator:
     except (OSError, KeyError):
         name = f"uid {os.getuid()}"
     return Operator(name=name, way="cli", why=why)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask for confirmation on a terminal; without one, `--yes` is required."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise PoolError(f"{question} The input is not a terminal: add --yes to confirm")
+    typer.confirm(question, abort=True)
 
 
 def process_deps(settings: Settings) -> Deps:

@@ -13,6 +13,7 @@ from pool.core.contract import instant
 from pool.core.errors import PoolError
 from pool.core.ids import WorkerId
 from pool.core.records import with_detail
+from pool.core.settings import UNBOUNDED
 from pool.ops.cli.app import new_app, settings_of
 from pool.ops.cli.printing import (
     JsonOption,
@@ -113,6 +114,7 @@ def screen(seen: dict[str, Any]) -> str:
     parts = [f"warmpool  {pool['live']} live workers{cap}, {cost}  at {seen['at']}"]
     parts += [f"{'!!' if w['level'] == 'bad' else '!'} {w['text']}" for w in seen["worries"]]
     parts += [] if seen["worries"] else ["no problems found"]
+    parts += [] if pool["max_workers"] else [UNBOUNDED]
     parts += [
         f"  profile {name}: {rollout_text(p)}"
         for name, p in seen["profiles"].items()
@@ -144,8 +146,13 @@ def pass_table(seen: dict[str, Any]) -> str:
 
 def _profile_table(seen: dict[str, Any]) -> str:
     states = list(next(iter(seen["profiles"].values()))["states"]) if seen["profiles"] else []
-    rows = [[name, p["target"], *p["states"].values()] for name, p in seen["profiles"].items()]
-    return table(["PROFILE", "TARGET", *(s.upper() for s in states)], rows)
+    rows = [[n, p["target"], *p["states"].values(), _headroom(p)] for n, p in seen["profiles"].items()]
+    return table(["PROFILE", "TARGET", *(s.upper() for s in states), "HEADROOM"], rows)
+
+
+def _headroom(profile: dict[str, Any]) -> str:
+    running, wanted = profile["headroom"]["running"], profile["headroom"]["wanted"]
+    return f"{running}/{wanted}" if wanted else "-"
 
 
 def _org_table(seen: dict[str, Any]) -> str:

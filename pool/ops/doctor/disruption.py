@@ -117,20 +117,23 @@ def priorities(installation: Installation) -> Iterator[Finding]:
     except NotAllowed as exc:
         yield unchecked("priorities", f"whether workers preempt placeholders: {exc}")
         return
-    kubernetes, headroom = installation.settings.kubernetes, installation.settings.pool.headroom
+    kubernetes, profiles = installation.settings.kubernetes, installation.settings.profiles
+    headroom = any(profile.headroom for profile in profiles.values())
     found: list[Finding] = []
     below = classes.get(kubernetes.placeholder_priority_class)
     if headroom:
         found += _placeholder(kubernetes.placeholder_priority_class, below)
     for name in dict.fromkeys(
-        p.priority_class or kubernetes.worker_priority_class for p in installation.settings.profiles.values()
+        p.priority_class or kubernetes.worker_priority_class for p in profiles.values()
     ):
         found += _worker(name, classes, below if headroom else None)
     yield from found
     if not found:
         yield ok(
             "priorities",
-            "workers preempt placeholders" if headroom else "headroom is 0: there are no placeholders",
+            "workers preempt placeholders"
+            if headroom
+            else "no profile has headroom: there are no placeholders",
         )
 
 

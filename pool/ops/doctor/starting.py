@@ -16,7 +16,7 @@ from pool import wiring
 from pool.core.backoff import Backoff
 from pool.core.clock import SystemClock
 from pool.core.errors import PoolError, Refused, Transient
-from pool.core.settings import Settings
+from pool.core.settings import UNBOUNDED, Settings
 from pool.ops.doctor import broker, clocks, cluster, disruption
 from pool.ops.doctor.checks import run_all
 from pool.ops.doctor.finding import Check, Installation, Level
@@ -64,6 +64,12 @@ def assert_rights(settings: Settings) -> None:
             log.warning("right_missing", id=finding.id, evidence=finding.evidence, fix=finding.fix)
     if bad := [f for f in found if f.level is Level.BAD]:
         raise RightsMissing("; ".join([*(f.evidence for f in bad), bad[0].fix]))
+
+
+def log_limits(settings: Settings) -> None:
+    """Log that nothing limits the number of workers, if that is so."""
+    if not settings.pool.max_workers:
+        log.warning("pool_unbounded", cause=UNBOUNDED)
 
 
 def log_start_checks(settings: Settings) -> None:

@@ -24,7 +24,9 @@ REMEDIES = {
     "waiting": "to see what a request waits for: warmpool explain REQUEST",
     "idle_overdue": "the pass reap should remove them; check it with: warmpool passes",
     "parked_overdue": "the pass reap should remove them; check it with: warmpool passes",
-    "orphan": "a pod that reports to be busy is never deleted: end its session, or delete the pod by hand",
+    "orphan": "a pod that reports an open session is never deleted: end the session; one that does not "
+    "answer: warmpool orphan delete NAME, if you know that it is unused",
+    "headroom": "see why its placeholders do not run: no node has room, or they are refused",
     "row_without_pod": "wait for the next sweep; if there are many, check that the API server lists all pods",
     "empty_cluster": "check that the API server lists no pods; if so, the rows end after one minute",
     "refused": "fix what refuses it (an admission webhook or policy), or delete the object by "

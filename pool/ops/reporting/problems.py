@@ -97,6 +97,9 @@ def _supply(seen: dict[str, Any]) -> Iterator[dict[str, str]]:
             yield _worry(
                 f"warm_empty:{name}", WARN, f"profile {name} has no warm worker ({_workers(coming)} starting)"
             )
+        if p["headroom"]["running"] < p["headroom"]["wanted"]:
+            text = "profile {}: {running} of {wanted} placeholders of its headroom are running"
+            yield _worry(f"headroom:{name}", WARN, text.format(name, **p["headroom"]))
 
 
 def _waiting(seen: dict[str, Any]) -> Iterator[dict[str, str]]:
@@ -122,7 +125,7 @@ def _leaks(seen: dict[str, Any]) -> Iterator[dict[str, str]]:
     if seen["parked_overdue"]:
         yield _worry("parked_overdue", WARN, f"{_workers(seen['parked_overdue'])} parked past the TTL")
     for s in seen["suspects"]:
-        if s["kind"] == SuspectKind.HELD_POD:
+        if s["kind"] in {SuspectKind.HELD_POD, SuspectKind.SILENT_POD}:
             yield _worry(f"orphan:{s['subject']}", WARN, s["detail"])
         elif s["kind"] in {SuspectKind.ROW_WITHOUT_POD, SuspectKind.EMPTY_CLUSTER}:
             yield _worry(f"{s['kind']}:{s['subject']}", WARN, f"{s['subject']}: {s['detail']}")

@@ -65,6 +65,7 @@ class _Moment:
     leaving: list[SeenWorker]
     overdue: Mapping[ProfileName, int]
     rollouts: Mapping[ProfileName, dict[str, Any] | None]
+    headroom: Mapping[str, dict[str, int]]
     parked_overdue: int
     unprotected: int
     emptied_at: datetime | None
@@ -111,6 +112,7 @@ def _read(tx: Tx, settings: Settings) -> _Moment:
     shown, total = operator_queries.busiest_orgs(tx, held, also={*waiting, *most_parked}, limit=ORGS_SHOWN)
     wanted = targets.in_force(tx, settings.profiles)
     pool, broken = orgs.pool_row(tx), breakers.every(tx)
+    counted = observed_counts.every(tx)
     full = 0 < settings.pool.max_workers <= pool.live
     # Three periods of `reap` as grace: a worker that `reap` could not see yet is not overdue.
     idle_s = settings.pool.surplus_ttl_s + 3 * PERIODS_S["reap"]
@@ -134,8 +136,12 @@ def _read(tx: Tx, settings: Settings) -> _Moment:
         refusals=operator_queries.refusals(tx, within_s=REFUSALS_WITHIN_S),
         leaving=operator_queries.leaving_busy(tx),
         overdue={name: operator_queries.overdue(tx, name, idle_s=idle_s) for name in wanted},
+        headroom={
+            name: {"wanted": p.headroom, "running": counted.get(observed_counts.placeholders_of(name), 0)}
+            for name, p in settings.profiles.items()
+        },
         parked_overdue=operator_queries.parked_overdue(tx, for_s=3 * PERIODS_S["reap"]),
-        unprotected=observed_counts.every(tx).get("busy_unprotected_long", 0),
+        unprotected=counted.get("busy_unprotected_long", 0),
         emptied_at=observed_counts.broker_emptied_at(tx),
         forbidden=observed_counts.forbidden_within(tx, FORBIDDEN_WITHIN_S),
     )
@@ -146,6 +152,7 @@ def _profile(m: _Moment, name: ProfileName) -> dict[str, Any]:
     return {
         "target": target,
         "states": {str(s): m.counts.get((name, s), 0) for s in State if s in LIVE},
+        "headroom": m.headroom.get(name, {"wanted": 0, "running": 0}),
         "surplus_overdue": max(0, m.overdue.get(name, 0) - (target or 0)),
         "rollout": m.rollouts.get(name),
         "trouble": None if broken is None else broken.why,
