@@ -92,6 +92,7 @@ class Deps:
             "protect": settings.pool.protect_before_grant,
             "max_workers": settings.pool.max_workers,
             "tries": settings.pool.activation_tries,
+            "stuck_s": settings.pool.stuck_cutoff_s,
         }
 
     def rule_argument(self, **what: Any) -> dict[str, Any]:

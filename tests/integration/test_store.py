@@ -207,7 +207,7 @@ def timed_out(tx: Tx, *waiters: Request) -> list[str]:
 def line(tx: Tx, profile: ProfileName = DEFAULT) -> list[tuple[str, float]]:
     """The orgs that are served next, and their use for their weight."""
     found = tx.execute(
-        text(rules.qualified("SELECT org, usage FROM warmpool_line(:p, warmpool_now())")), {"p": profile}
+        text(rules.qualified("SELECT org, usage FROM warmpool_line(:p, warmpool_now(), 0)")), {"p": profile}
     )
     return [(org, usage) for org, usage in found]
 

@@ -10,6 +10,7 @@ from tests.mutants import (
     front,
     leaks,
     rules,
+    shares,
     strangers,
     telling,
     trust,
@@ -30,4 +31,5 @@ MUTANTS = (
     *strangers.MUTANTS,
     *front.MUTANTS,
     *embedded.MUTANTS,
+    *shares.MUTANTS,
 )

@@ -124,8 +124,8 @@ MUTANTS: tuple[Mutant, ...] = (
     _rule(
         30,
         "a waiter that is in another hand while its parked worker is matched then waits for the pass",
-        "    again := again OR cardinality(waiters) = 0;\n    pairs",
-        "    pairs",
+        "      again := again OR cardinality(waiters) = 0;\n      EXIT",
+        "      EXIT",
         "test_a_waiter_that_is_in_another_hand_is_looked_at_again",
     ),
     _rule(

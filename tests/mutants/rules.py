@@ -153,8 +153,8 @@ MUTANTS: tuple[Mutant, ...] = (
         7,
         "an org's weight counts for nothing",
         f"{RULES}03_wait.sql",
-        " / o.weight,",
-        ",",
+        "SELECT CASE WHEN p_cap = 0 THEN p_used / p_weight",
+        "SELECT CASE WHEN p_cap = 0 THEN p_used",
         f"{WAITING}::test_the_org_with_the_least_use_for_its_weight_is_served_first",
     ),
     broken(

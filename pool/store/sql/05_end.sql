@@ -39,7 +39,8 @@ BEGIN
     keep_s > 0 AND h.counts_parked, reason, detail)::warmpool_ending;
 END $$
 ;;
--- End live claims whose rows are locked, and move their workers. A request that was being bound
+-- End live claims whose rows are locked, and move their workers. At the pool's cap a released worker
+-- is retired if its org must give way to others that wait. A request that was being bound
 -- gets another worker, continues to wait, or is refused. `p_reason` is why the workers move; NULL:
 -- their holders released them. Return the events.
 CREATE FUNCTION warmpool_end(c warmpool_call, p_held warmpool_held[], p_why text[], p_reason text,
@@ -51,10 +52,20 @@ DECLARE
   e warmpool_ending;
   h warmpool_held;
   moved integer;
+  given integer := 0;
 BEGIN
   FOR n IN 1..cardinality(p_held) LOOP
     h := p_held[n];
     e := warmpool_ends(c, h, p_why[n], p_reason, p_detail);
+    IF e.goes = 'hot_idle' AND c.anyone_waits AND warmpool_gives_way(c, e.org,
+        1 + (SELECT count(*) FROM unnest(ends) x WHERE x.org = e.org AND NOT x.counted), 1, given) THEN
+      given := given + 1;
+      e.goes := 'draining';
+      e.until := NULL;
+      e.parked_counted := false;
+      e.reason := 'gave_way';
+      e.detail := format('org %s is ahead of its fair share', e.org);
+    END IF;
     ends := ends || e;
     IF e.counted OR e.parked_counted THEN
       UPDATE orgs SET in_use = in_use - e.counted::int, parked = parked + e.parked_counted::int
