@@ -50,6 +50,7 @@ class Grant:
     token: str = field(repr=False)
     lease_expires_at: datetime
     source: str
+    ttl_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +112,7 @@ def granted(result: object) -> Grant:
             token=str(answer["token"]),
             lease_expires_at=_instant(answer["lease_expires_at"]),
             source=str(answer["source"]),
+            ttl_s=None if answer.get("ttl_s") is None else int(answer["ttl_s"]),
         )
     except (KeyError, TypeError, ValueError) as exc:
         raise BrokenPromise(f"the answer to {ACQUIRE} does not match the task contract: {exc!r}") from exc

@@ -59,6 +59,8 @@ class HeldClaim:
         self.epoch = lease.grant.epoch
         self.pod = lease.grant.pod
         self.source = lease.grant.source
+        # The parking time in force, if a longer one was requested than the pool allows.
+        self.ttl_s = lease.grant.ttl_s
 
     @property
     def endpoint(self) -> str:

@@ -198,7 +198,7 @@ BEGIN
     UPDATE requests SET state = 'granted', decided_at = c.at, replied_at = NULL WHERE pk = r.pk;
     events := events || json_build_object('outcome', 'granted', 'pk', r.pk, 'claim_id', k.id,
       'worker_id', w.id, 'epoch', k.epoch,
-      'endpoint', w.endpoint, 'source', k.source, 'until', k.lease_expires_at, 'org', k.org,
+      'endpoint', w.endpoint, 'source', k.source, 'until', k.lease_expires_at, 'org', k.org, 'ttl_s', k.ttl_s,
       'profile', k.profile, 'wait_s', r.wait_s,
       'waited_s', extract(epoch FROM c.at - r.created_at),
       'bound_s', extract(epoch FROM c.at - k.created_at), 'replies', r.replies);

@@ -293,6 +293,6 @@ BEGIN
       RETURN json_build_object('outcome', 'granted_before', 'pk', r.pk, 'claim_id', k.id,
         'worker_id', k.worker_id, 'epoch', k.epoch,
         'endpoint', (SELECT w.endpoint FROM workers w WHERE w.id = k.worker_id), 'source', k.source,
-        'until', k.lease_expires_at);
+        'until', k.lease_expires_at, 'ttl_s', k.ttl_s);
   END CASE;
 END $$
