@@ -56,8 +56,8 @@ CREATE FUNCTION warmpool_going(c warmpool_call) RETURNS bigint LANGUAGE sql STAB
 $$
 ;;
 -- Return whether an unclaimed worker of an org must give way to waiters of other orgs: the pool is
--- at its cap, and more of them come before the org's next claim than get the workers and the room
--- that are already on their way. Equal ranks stay with the holder. A worker that its org's floor
+-- at its cap, and more of them come before the org's next claim than there are workers being
+-- started and pods being deleted. Equal ranks stay with the holder. A worker that its org's floor
 -- keeps never gives way. `p_ended` is the number of the org's claims that this call is ending,
 -- `p_parking` that of workers it is parking, and `p_given` that of workers that gave way in it.
 CREATE FUNCTION warmpool_gives_way(
