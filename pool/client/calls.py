@@ -60,6 +60,7 @@ class Renewal:
     renewed: Mapping[str, datetime]
     gone: Mapping[str, str]
     leaving: Mapping[str, str]
+    unhealthy: Mapping[str, str]
 
 
 def acquire_arguments(
@@ -123,7 +124,12 @@ def renewal(result: object) -> Renewal:
     _refuse(answer)
     try:
         renewed = {claim_id: _instant(at) for claim_id, at in answer["renewed"].items()}
-        return Renewal(renewed=renewed, gone=dict(answer["gone"]), leaving=dict(answer.get("leaving") or {}))
+        return Renewal(
+            renewed=renewed,
+            gone=dict(answer["gone"]),
+            leaving=dict(answer.get("leaving") or {}),
+            unhealthy=dict(answer.get("unhealthy") or {}),
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as exc:
         raise BrokenPromise(f"the answer to {RENEW} does not match the task contract: {exc!r}") from exc
 

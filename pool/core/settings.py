@@ -180,7 +180,7 @@ class Profile:
         None, "Longest activation for this profile, in seconds; overrides [pool].", least=1
     )
     probe_path: str = _opt(
-        "", "Path of a GET probe that must answer 2xx. Empty: only the driver reports health."
+        "", "Path of a GET probe that must answer 2xx, also in use. Empty: only the driver reports health."
     )
     grace_s: int = _opt(
         600,

@@ -291,15 +291,17 @@ BEGIN
       WHERE k.ended_why IS NULL AND k.hot_at IS NOT NULL
       FOR UPDATE OF k SKIP LOCKED) s;
   UPDATE claims k SET lease_expires_at = c.at + make_interval(secs => k.lease_s) WHERE k.id = ANY (live);
-  -- Each answer is the new end of the lease and why the worker is leaving, if it is; or the cause
-  -- of the claim's end.
+  -- Each answer is the new end of the lease, why the worker is leaving, if it is, and why it is
+  -- unhealthy, if it is; or the cause of the claim's end.
   SELECT json_agg(CASE
-      WHEN k.id IS NULL THEN json_build_array(NULL, 'unknown_claim')
+      WHEN k.id IS NULL THEN json_build_array(NULL, 'unknown_claim', NULL)
       WHEN k.id = ANY (live) THEN json_build_array(k.lease_expires_at,
         CASE WHEN w.leaving_since IS NOT NULL THEN
-          concat_ws(': ', w.leaving_reason, nullif(w.leaving_detail, '')) END)
+          concat_ws(': ', w.leaving_reason, nullif(w.leaving_detail, '')) END,
+        (SELECT format('%s consecutive probes failed', s.runs) FROM suspects s WHERE s.kind = 'probe'
+          AND s.subject = w.id AND s.runs >= (c.rules ->> 'probe_failures')::integer))
       WHEN k.ended_at IS NOT NULL OR k.hot_at IS NULL
-        THEN json_build_array(NULL, coalesce(k.ended_why, 'not_hot')) END ORDER BY a.n)
+        THEN json_build_array(NULL, coalesce(k.ended_why, 'not_hot'), NULL) END ORDER BY a.n)
     INTO answers
     FROM jsonb_array_elements(p_asked) WITH ORDINALITY AS a(v, n)
       LEFT JOIN claims k ON k.id = a.v ->> 0 AND coalesce(a.v ->> 1, k.org) = k.org
