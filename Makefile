@@ -16,7 +16,7 @@ PODS ?= local
 KUBE_JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help venv up check test lint format bench bench-quick race chaos soak drill proof mutants test-kube lock sbom audit clean
+.PHONY: help venv up check test lint format bench bench-quick race fairness chaos soak drill proof mutants test-kube lock sbom audit clean
 .DELETE_ON_ERROR:
 
 help: ## print this
@@ -64,6 +64,9 @@ bench-quick: $(STAMP) ## the same in a few minutes with wider limits; writes not
 
 race: $(STAMP) ## 10,000 acquires from 16 client processes; fails if a worker ever has two holders
 	@$(BIN)/python -m bench.race
+
+fairness: $(STAMP) ## share a full pool among orgs that always wait and print each one's share (ORGS="a=1 b=2 c=3" CAP=4)
+	@$(BIN)/python -m bench.fairness --cap $(or $(CAP),4) $(ORGS)
 
 chaos: $(STAMP) ## seeded faults on the real system (SEED=1 MINUTES=10 PODS=kubernetes); without SEED also lock losses
 	@$(BIN)/python -m tests.chaos --seed $(or $(SEED),1) --minutes $(MINUTES) --pods $(PODS)

@@ -50,6 +50,7 @@ class Grant:
     token: str = field(repr=False)
     lease_expires_at: datetime
     source: str
+    ttl_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,7 @@ class Renewal:
     renewed: Mapping[str, datetime]
     gone: Mapping[str, str]
     leaving: Mapping[str, str]
+    unhealthy: Mapping[str, str]
 
 
 def acquire_arguments(
@@ -111,6 +113,7 @@ def granted(result: object) -> Grant:
             token=str(answer["token"]),
             lease_expires_at=_instant(answer["lease_expires_at"]),
             source=str(answer["source"]),
+            ttl_s=None if answer.get("ttl_s") is None else int(answer["ttl_s"]),
         )
     except (KeyError, TypeError, ValueError) as exc:
         raise BrokenPromise(f"the answer to {ACQUIRE} does not match the task contract: {exc!r}") from exc
@@ -121,7 +124,12 @@ def renewal(result: object) -> Renewal:
     _refuse(answer)
     try:
         renewed = {claim_id: _instant(at) for claim_id, at in answer["renewed"].items()}
-        return Renewal(renewed=renewed, gone=dict(answer["gone"]), leaving=dict(answer.get("leaving") or {}))
+        return Renewal(
+            renewed=renewed,
+            gone=dict(answer["gone"]),
+            leaving=dict(answer.get("leaving") or {}),
+            unhealthy=dict(answer.get("unhealthy") or {}),
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as exc:
         raise BrokenPromise(f"the answer to {RENEW} does not match the task contract: {exc!r}") from exc
 

@@ -34,6 +34,7 @@ class HeldLease:
         self.released = False
         self.cause: str | None = None
         self.leaving: str | None = None
+        self.unhealthy: str | None = None
         self.signal = signal
 
     def lose(self, cause: str) -> None:
@@ -59,6 +60,8 @@ class HeldClaim:
         self.epoch = lease.grant.epoch
         self.pod = lease.grant.pod
         self.source = lease.grant.source
+        # The parking time in force, if a longer one was requested than the pool allows.
+        self.ttl_s = lease.grant.ttl_s
 
     @property
     def endpoint(self) -> str:
@@ -95,6 +98,14 @@ class HeldClaim:
     def leaving(self) -> str | None:
         """Why this worker must leave (such as a drained node). It stays claimed until it is released."""
         return self._lease.leaving
+
+    @property
+    def unhealthy(self) -> str | None:
+        """Why the pool considers this worker unhealthy (such as failed probes), as of the last renewal.
+
+        It stays claimed until it is released; release it as tainted if it is of no more use.
+        """
+        return self._lease.unhealthy
 
     def taint(self) -> None:
         """Mark the worker as not reusable: every release of it is then tainted."""
@@ -173,6 +184,7 @@ class HeldLeases:
             for claim_id, at in renewal.renewed.items():
                 if claim_id in self._held:
                     self._held[claim_id].lease_expires_at = at
+                    self._held[claim_id].unhealthy = renewal.unhealthy.get(claim_id)
             for claim_id, why in renewal.leaving.items():
                 if claim_id in self._held:
                     self._held[claim_id].leaving = why

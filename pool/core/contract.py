@@ -15,6 +15,8 @@ from pool.core.states import Condition, Reason, Source
 LEASE_S = (5, 3600)
 WAIT_S = (0, 3600)
 MAX_RENEWALS = 10_000
+# Any longer TTL is stored as this one: the highest number of its column.
+LONGEST_TTL_S = 2**31 - 1
 _TEXT_LIMIT = 256
 
 
@@ -30,8 +32,11 @@ class Acquire:
     wait_s: int
 
     @classmethod
-    def parse(cls, arguments: Mapping[str, Any], *, task_id: str, ttl_max_s: int) -> Acquire:
-        """Validate the arguments; `InvalidInput` names the invalid field."""
+    def parse(cls, arguments: Mapping[str, Any], *, task_id: str) -> Acquire:
+        """Validate the arguments; `InvalidInput` names the invalid field.
+
+        `ttl_s` is kept as requested; the pool's limit applies when the worker is released.
+        """
         ttl_s = arguments.get("ttl_s")
         return cls(
             org=org_id(arguments.get("org")),
@@ -40,7 +45,7 @@ class Acquire:
                 "request_id", task_id if arguments.get("request_id") is None else arguments["request_id"]
             ),
             lease_s=_whole("lease_s", arguments.get("lease_s", 30), *LEASE_S),
-            ttl_s=None if ttl_s is None else _whole("ttl_s", ttl_s, 0, ttl_max_s),
+            ttl_s=None if ttl_s is None else _ttl_s(ttl_s),
             wait_s=_whole("wait_s", arguments.get("wait_s", 0), *WAIT_S),
         )
 
@@ -107,6 +112,8 @@ class Granted:
     token: str = field(repr=False)
     lease_expires_at: datetime
     source: Source
+    # The parking time in force, if the request asked for a longer one.
+    ttl_s: int | None = None
     pk: str = field(default="", repr=False)
 
     def numbered(self, pk: str) -> Granted:
@@ -114,6 +121,7 @@ class Granted:
         return replace(self, pk=pk)
 
     def as_dict(self) -> dict[str, Any]:
+        clamped = {} if self.ttl_s is None else {"ttl_s": self.ttl_s}
         return {
             "outcome": "granted",
             "claim_id": self.claim_id,
@@ -124,6 +132,7 @@ class Granted:
             "token": self.token,
             "lease_expires_at": instant(self.lease_expires_at),
             "source": str(self.source),
+            **clamped,
         }
 
 
@@ -207,6 +216,13 @@ def _whole(name: str, value: Any, least: int, most: int) -> int:
     if not least <= value <= most:
         raise InvalidInput(name, f"must be from {least} to {most}, got {_shown(value)}")
     return int(value)
+
+
+def _ttl_s(value: Any) -> int:
+    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    if isinstance(value, bool) or not whole or value < 0:
+        raise InvalidInput("ttl_s", f"must be a whole number of seconds, at least 0, got {_shown(value)}")
+    return int(min(value, LONGEST_TTL_S))
 
 
 def _hashable(value: Any) -> Any:

@@ -67,7 +67,9 @@ class PoolSettings:
         60, "Default time that a released worker stays parked for its org, in seconds.", least=0
     )
     hot_idle_ttl_max_s: int = _opt(
-        86_400, "Longest parking time that a call or an org may request, in seconds.", least=0
+        86_400,
+        "Longest parking time, in seconds; a longer one of a call or an org is lowered to it.",
+        least=0,
     )
     surplus_ttl_s: int = _opt(300, "Time to keep an idle worker above the warm target, in seconds.", least=0)
     miss_fresh_s: int = _opt(60, "Time for which a miss counts as demand, in seconds.", least=1)
@@ -194,7 +196,7 @@ class Profile:
         None, "Longest activation for this profile, in seconds; overrides [pool].", least=1
     )
     probe_path: str = _opt(
-        "", "Path of a GET probe that must answer 2xx. Empty: only the driver reports health."
+        "", "Path of a GET probe that must answer 2xx, also in use. Empty: only the driver reports health."
     )
     grace_s: int = _opt(
         600,

@@ -77,8 +77,14 @@ def of_event(deps: Deps, event: Mapping[str, Any]) -> Granted | RefusedAnswer:
         token=tokens.token(deps.worker_key(worker_id), claim_id, event["epoch"]),
         lease_expires_at=instant_of(until) if isinstance(until, str) else until,
         source=Source(event["source"]),
+        ttl_s=_clamped(event["ttl_s"], deps.settings.pool.hot_idle_ttl_max_s),
         pk=event["pk"],
     )
+
+
+def _clamped(ttl_s: int | None, most_s: int) -> int | None:
+    """Return the TTL in force, or None if it is the requested one or none was requested."""
+    return most_s if ttl_s is not None and ttl_s > most_s else None
 
 
 def instant_of(text: str) -> datetime:
@@ -100,7 +106,12 @@ def of_row(tx: Tx, request: Request) -> Decision | None:
             worker = None if claim is None else workers.get(tx, claim.worker_id)
             if claim is not None and worker is not None and claim.ended_at is None:
                 held = {"claim_id": claim.id, "worker_id": claim.worker_id, "epoch": claim.epoch}
-                lease = {"until": claim.lease_expires_at, "endpoint": worker.endpoint, "source": claim.source}
+                lease = {
+                    "until": claim.lease_expires_at,
+                    "endpoint": worker.endpoint,
+                    "source": claim.source,
+                    "ttl_s": claim.ttl_s,
+                }
                 event |= {"outcome": "granted", **held, **lease}
             else:
                 event |= {"reason": Reason.REQUEST_SPENT, "detail": spent(request.request_id)}

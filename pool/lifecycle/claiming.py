@@ -272,10 +272,13 @@ def _renewed(call: Renew, found: Sequence[list[Any] | None]) -> dict[str, Any] |
     answers = {c: each for c, each in zip(call.claim_ids, found, strict=True) if each is not None}
     if len(answers) < len(call.claim_ids):
         return None
-    leases = {c: (until, why) for c, (until, why) in answers.items() if until is not None}
-    leaving = {c: why for c, (_, why) in leases.items() if why is not None}
-    answer: dict[str, Any] = {
-        "renewed": {c: instant(answering.instant_of(until)) for c, (until, _) in leases.items()},
-        "gone": {c: why for c, (until, why) in answers.items() if until is None},
+    leases = {c: each for c, each in answers.items() if each[0] is not None}
+    told = {
+        "leaving": {c: why for c, (_, why, _) in leases.items() if why is not None},
+        "unhealthy": {c: why for c, (_, _, why) in leases.items() if why is not None},
     }
-    return answer | ({"leaving": leaving} if leaving else {})
+    answer: dict[str, Any] = {
+        "renewed": {c: instant(answering.instant_of(until)) for c, (until, _, _) in leases.items()},
+        "gone": {c: why for c, (until, why, _) in answers.items() if until is None},
+    }
+    return answer | {kind: workers for kind, workers in told.items() if workers}

@@ -20,6 +20,7 @@ from pool.core.states import MoveReason
 from pool.drivers.port import Driver
 from pool.metrics import Metrics
 from pool.store import Store
+from pool.store.suspects import PROBE_FAILURES
 
 
 class Broker(Protocol):
@@ -93,6 +94,8 @@ class Deps:
             "protect": settings.pool.protect_before_grant,
             "max_workers": settings.pool.max_workers,
             "tries": settings.pool.activation_tries,
+            "stuck_s": settings.pool.stuck_cutoff_s,
+            "probe_failures": PROBE_FAILURES,
         }
 
     def rule_argument(self, **what: Any) -> dict[str, Any]:

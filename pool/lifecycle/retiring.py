@@ -13,7 +13,7 @@ from pool.core.records import By, SeenWorker
 from pool.core.states import MoveReason, Outcome, State
 from pool.lifecycle.deps import Deps
 from pool.lifecycle.effects import Effects, transaction
-from pool.store import Tx, orgs, suspects, workers
+from pool.store import Tx, orgs, requests, suspects, workers
 from pool.store.suspects import SuspectKind
 
 log = structlog.get_logger(__name__)
@@ -91,4 +91,7 @@ def confirm(deps: Deps, worker: SeenWorker) -> Outcome:
             orgs.decrement_live(tx)
             after.moved(worker.id, worker.state, State.RETIRED, by.reason)
             after.refill.add(worker.profile)
+            if deps.settings.pool.max_workers:
+                # The freed place can become a worker of any profile.
+                after.refill.update(requests.waited_for(tx, deps.settings.profiles))
     return outcome

@@ -151,6 +151,7 @@ _DECLARED = (
     # The database: problems.
     _gauge("idle_overdue", "Unused workers that should have been retired: parked past their TTL, or idle above the target for too long", "profile", "kind"),
     _gauge("busy_unprotected", "Busy workers whose pod lacks the busy label, at the last run of guard_disruption"),
+    _gauge("unhealthy_in_use", "Workers in use that failed three consecutive probes"),
     _gauge("stale_protected", "Unused workers whose pod still has the busy label, at the last run of guard_disruption"),
     _gauge("orphans", "Orphaned pods at the last run of sweep_orphans"),
     _gauge("orphans_held", "Orphaned pods that are kept because they report an open session or do not answer"),

@@ -126,6 +126,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(title="Unused but protected", kind="stat", width=6, queries=(("max(warmpool_stale_protected)", ""),)),
         Panel(title="Orphaned pods", kind="stat", width=6, queries=(("max(warmpool_orphans)", "all"), ("max(warmpool_orphans_held)", "kept"))),
         Panel(title="Rows without a pod", kind="stat", width=6, queries=(("max(warmpool_rows_without_pod)", ""),)),
+        Panel(title="In use and unhealthy", kind="stat", width=6, doc="Workers that failed three consecutive probes. Their holders are informed.", queries=(("max(warmpool_unhealthy_in_use)", ""),)),
     ),
     "Headroom and cost": (
         Panel(title="vCPUs without a claim", stacked=True, doc="Average: vCPU-seconds per second.", queries=(("sum by (reason) (rate(warmpool_idle_vcpu_seconds_total[$__rate_interval]))", "{{reason}}"),)),

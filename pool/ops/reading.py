@@ -46,6 +46,7 @@ def read(store: Store, settings: Settings) -> list[Reading]:
         rows, before = gauges.live_rows(tx), gauges.spent_before(tx)
         pool, runs = orgs.pool_row(tx), passes.every(tx)
         waiting, broken = gauges.waiting(tx), breakers.every(tx)
+        unhealthy = gauges.unhealthy_in_use(tx)
         parked = gauges.parked_overdue(tx, grace_s=OVERDUE_GRACE_S)
         wanted = targets.in_force(tx, settings.profiles)
         idle = gauges.idle_longer_than(tx, settings.pool.surplus_ttl_s + OVERDUE_GRACE_S)
@@ -62,6 +63,7 @@ def read(store: Store, settings: Settings) -> list[Reading]:
         Reading("canary_age_seconds", _age_s(at, pool.canary_at)),
         *_headroom(settings, seen),
         Reading("orgs", known),
+        Reading("unhealthy_in_use", unhealthy),
         *(Reading("org_in_use", held, (org,)) for org, held, _ in fullest),
         *(Reading("org_cap", cap, (org,)) for org, _, cap in fullest),
         *(Reading(metric, seen.get(what, 0)) for what, metric in _SIGHTINGS.items()),

@@ -7,12 +7,14 @@ are drained to serve waiters.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from pool.core import planning, profiles
+from pool.core.errors import BrokenPromise
 from pool.core.ids import ProfileName
 from pool.core.records import SeenWorker
 from pool.core.settings import Profile
@@ -30,6 +32,7 @@ from pool.store import (
     orgs,
     passes,
     requests,
+    rules,
     targets,
     workers,
 )
@@ -54,6 +57,24 @@ class PodView:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """The pool's free places that one profile may use, and the number of workers that are being deleted."""
+
+    places: int
+    going: int
+
+    @classmethod
+    def of(cls, tx: Tx, deps: Deps, name: ProfileName) -> Room:
+        """Return the room for a profile. Waiters of all profiles share it by the weights of their orgs."""
+        if not deps.settings.pool.max_workers:
+            return cls(places=sys.maxsize, going=0)
+        found = rules.call(rules.Within(tx), "places", deps.rule_argument(profile=name))
+        if found is None:
+            raise BrokenPromise("the database function that shares the pool's room returned nothing")
+        return cls(**found)
+
+
 def run(run: Run) -> None:
     """Reconcile all profiles.
 
@@ -73,7 +94,7 @@ def reconcile(run: Run, name: ProfileName, profile: Profile, pods: PodView) -> N
     with transaction(run.deps) as (tx, after):
         lock_reconcile(tx, name)
         short = _make_slots(run, tx, after, profile, pods) if rolling.adopt(run, tx, profile) else 0
-        if short:
+        if short > 0:
             _make_room(run, tx, after, short)
 
 
@@ -100,9 +121,9 @@ def supply(tx: Tx, deps: Deps, profile: Profile, pods: PodView, *, misses: int) 
 
 
 def _make_slots(run: Run, tx: Tx, after: Effects, profile: Profile, pods: PodView) -> int:
-    """Create slots for what is missing.
+    """Create slots for what is missing, at the pool's cap only those whose turn it is.
 
-    Return how many waiters get none because the pool is at its cap.
+    Return for how many waiters no room is free or becomes free.
     """
     deps, name = run.deps, ProfileName(profile.name)
     run.raise_if_interrupted()
@@ -117,7 +138,8 @@ def _make_slots(run: Run, tx: Tx, after: Effects, profile: Profile, pods: PodVie
     if run.dry_run:
         run.did("slots_made", wanted)
         return 0
-    granted = orgs.reserve_slots(tx, min(wanted, run.limit), deps.settings.pool.max_workers)
+    room = Room.of(tx, deps, name)
+    granted = orgs.reserve_slots(tx, min(wanted, room.places, run.limit), deps.settings.pool.max_workers)
     ids = [deps.new_worker() for _ in range(granted)]
     detail = (
         f"target {seen.target}, {seen.waiters} waiting, {seen.misses} missed,"
@@ -127,7 +149,7 @@ def _make_slots(run: Run, tx: Tx, after: Effects, profile: Profile, pods: PodVie
     requests.consume_misses(tx, misses[: max(0, len(misses) - (wanted - granted))])
     after.spawn.extend(ids)
     run.did("slots_made", granted)
-    return min(wanted - granted, seen.waiters)
+    return min(wanted - granted, seen.waiters) - room.going
 
 
 def _make_room(run: Run, tx: Tx, after: Effects, wanted: int) -> None:

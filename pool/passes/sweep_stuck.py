@@ -22,9 +22,10 @@ from pool.metrics.catalog import Item
 from pool.passes.running import Pass, Run
 from pool.passes.suspecting import seen_again
 from pool.store import now, row_scans, suspects, workers
-from pool.store.suspects import SuspectKind
+from pool.store.suspects import PROBE_FAILURES, SuspectKind
 
-PROBE_FAILURES = 3
+# `reserved` and `activating` workers need not answer yet.
+_PROBED = CLAIMABLE | {State.HOT}
 _PROBES_AT_ONCE = 16
 _PROBE_TIMEOUT_S = 2.0
 
@@ -89,23 +90,23 @@ def _silent_claims(run: Run) -> None:
 
 
 def _probes(run: Run) -> None:
-    """Probe unclaimed workers of profiles that have a probe.
+    """Probe the workers of profiles that have a probe.
 
-    A worker is drained after three consecutive failures, in any replica; a claimed worker is never
-    probed. If there are more than fit one run, those that failed are probed again and the others
-    take turns.
+    After three consecutive failures, in any replica, an unclaimed worker is drained. A worker in use
+    is left alone and reported, to its holder as well. If there are more than fit one run, those that
+    failed are probed again and the others take turns.
     """
     probed = {name: p.probe_path for name, p in run.deps.settings.profiles.items() if p.probe_path}
     if not probed:
         return
     with run.deps.store.read() as tx:
-        candidates = [i for name in probed for i in row_scans.claimable_ids(tx, ProfileName(name))]
+        candidates = [i for name in probed for i in row_scans.ids_in(tx, ProfileName(name), _PROBED)]
         failed, turn = (
             suspects.subjects(tx, SuspectKind.PROBE),
             int(now(tx).timestamp() // PERIODS_S[run.name]),
         )
         asked = planning.whose_turn(candidates, failed, most=run.limit, turn=turn)
-        some = [w for w in workers.get_many(tx, asked).values() if w.state in CLAIMABLE]
+        some = [w for w in workers.get_many(tx, asked).values() if w.state in _PROBED]
 
     def healthy(worker: SeenWorker) -> bool:
         url = f"{worker.endpoint}{probed[worker.profile]}"
@@ -121,7 +122,7 @@ def _probes(run: Run) -> None:
     failing = [w for w, ok in zip(some, answers, strict=True) if not ok]
     seen = seen_again(run, SuspectKind.PROBE, {w.id: "does not answer its probe" for w in failing})
     for worker in failing:
-        if seen[worker.id].runs >= PROBE_FAILURES:
+        if worker.state in CLAIMABLE and seen[worker.id].runs >= PROBE_FAILURES:
             run.step("unhealthy_drained", worker.id, partial(_drain, run, worker))
 
 

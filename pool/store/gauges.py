@@ -14,15 +14,17 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
-from pool.core.states import LIVE, RequestState, State
+from pool.core.states import CLAIMED, LIVE, RequestState, State
 from pool.store.engine import Tx
 from pool.store.idle_cost import KEPT, IdleReason
 from pool.store.schema import claims as C
 from pool.store.schema import idle_spent as I
 from pool.store.schema import orgs as O
 from pool.store.schema import requests as R
+from pool.store.schema import suspects as X
 from pool.store.schema import workers as W
-from pool.store.sql import now, plus
+from pool.store.sql import now, plus, word, words
+from pool.store.suspects import PROBE_FAILURES, SuspectKind
 
 
 class seconds(FunctionElement[float]):  # noqa: N801 - reads as SQL
@@ -57,6 +59,16 @@ class LiveRows:
 
     counts: Mapping[tuple[str, State], int]
     spent: Mapping[tuple[str, IdleReason], Spent]
+
+
+def unhealthy_in_use(tx: Tx) -> int:
+    """Count the workers in use that do not answer their probe."""
+    statement = (
+        select(func.count())
+        .select_from(X.join(W, X.c.subject == W.c.id))
+        .where(X.c.kind == word(SuspectKind.PROBE), X.c.runs >= PROBE_FAILURES, W.c.state.in_(words(CLAIMED)))
+    )
+    return int(tx.execute(statement).scalar_one())
 
 
 def live_rows(tx: Tx) -> LiveRows:

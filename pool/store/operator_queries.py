@@ -21,8 +21,10 @@ from pool.store.schema import claims as C
 from pool.store.schema import journal as J
 from pool.store.schema import orgs as O
 from pool.store.schema import requests as R
+from pool.store.schema import suspects as X
 from pool.store.schema import workers as W
 from pool.store.sql import minutes_ago, now, plus, word
+from pool.store.suspects import PROBE_FAILURES, SuspectKind
 
 _UNUSED = frozenset(LIVE - CLAIMED)
 
@@ -226,6 +228,18 @@ def leaving_busy(tx: Tx, *, limit: int = 50) -> list[SeenWorker]:
     """Return busy workers that are marked as leaving."""
     statement = select(W).where(W.c.leaving_since.is_not(None), W.c.state.in_(sorted(CLAIMED)))
     return [rows.seen(r) for r in tx.execute(statement.order_by(W.c.id).limit(limit))]
+
+
+def unhealthy_busy(tx: Tx, *, limit: int = 50) -> list[tuple[SeenWorker, int]]:
+    """Return workers in use that fail their probe, and the number of consecutive failures."""
+    statement = (
+        select(W, X.c.runs)
+        .join(X, X.c.subject == W.c.id)
+        .where(
+            X.c.kind == word(SuspectKind.PROBE), X.c.runs >= PROBE_FAILURES, W.c.state.in_(sorted(CLAIMED))
+        )
+    )
+    return [(rows.seen(r), r.runs) for r in tx.execute(statement.order_by(W.c.id).limit(limit))]
 
 
 def moves_by_minute(tx: Tx, *, minutes: int, newest: int) -> list[Moves]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import bindparam, func, select, update
+from sqlalchemy import ARRAY, Text, bindparam, func, select, update
 
 from pool.core.ids import OrgId, ProfileName, RequestPk
 from pool.core.records import Request
@@ -37,6 +37,13 @@ def get(tx: Tx, pk: RequestPk) -> Request | None:
 def profiles_waited_for(tx: Tx, org: OrgId) -> list[ProfileName]:
     statement = select(R.c.profile).where(R.c.org == org, R.c.state == word(RequestState.WAITING)).distinct()
     return [ProfileName(p) for (p,) in tx.execute(statement.order_by(R.c.profile))]
+
+
+def waited_for(tx: Tx, profiles: Collection[str]) -> list[ProfileName]:
+    """Return those of these profiles that a request waits for."""
+    name = func.unnest(bindparam("profiles", list(profiles), type_=ARRAY(Text))).column_valued("name")
+    waits = select(R.c.pk).where(R.c.profile == name, R.c.state == word(RequestState.WAITING)).exists()
+    return [ProfileName(p) for p in tx.execute(select(name).where(waits)).scalars()]
 
 
 def overdue(tx: Tx, *, limit: int) -> list[RequestPk]:

@@ -6,13 +6,13 @@ row that is live throughout is read once, in its state at that time, and no tran
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from sqlalchemy import func, literal, select, tuple_
 
 from pool.core.ids import ClaimId, OrgId, ProfileName, WorkerId
-from pool.core.states import CLAIMABLE, LIVE, State
+from pool.core.states import LIVE, State
 from pool.store.engine import Tx
 from pool.store.schema import workers as W
 from pool.store.sql import now, plus, words
@@ -52,9 +52,9 @@ def live(tx: Tx, *, states: frozenset[State] = LIVE) -> Iterator[ScannedRow]:
         )
 
 
-def claimable_ids(tx: Tx, profile: ProfileName) -> Sequence[WorkerId]:
-    """Return the unclaimed workers of one profile, in an order that no move changes."""
-    asked = select(W.c.id).where(W.c.profile == profile, W.c.state.in_(words(CLAIMABLE))).order_by(W.c.id)
+def ids_in(tx: Tx, profile: ProfileName, states: Collection[State]) -> Sequence[WorkerId]:
+    """Return the workers of one profile in these states, in an order that no move changes."""
+    asked = select(W.c.id).where(W.c.profile == profile, W.c.state.in_(words(states))).order_by(W.c.id)
     return tx.execute(asked).scalars().all()
 
 

@@ -160,6 +160,8 @@ requests = Table(
     Column("replies", JsonText, nullable=False),
     Column("missed_at", Instant),
     Column("miss_consumed_at", Instant),
+    # How often a worker went to another org at the pool's cap while this org held none.
+    Column("passed", Integer, nullable=False, server_default=text("0")),
     UniqueConstraint("org", "request_id", name="one_request_per_org_and_id"),
 )
 

@@ -17,6 +17,9 @@ from pool.store.schema import suspects as T
 from pool.store.sql import ahead
 from pool.store.sql import now as now_sql
 
+# Consecutive failed probes after which a worker is unhealthy: unclaimed it is drained, in use it is reported.
+PROBE_FAILURES = 3
+
 
 class SuspectKind(StrEnum):
     """The kind of observation."""

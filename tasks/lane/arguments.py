@@ -21,7 +21,7 @@ class Canary:
 LaneCall = AcquireCall | Release | Renew | Cancel | Canary
 
 
-def parsed(taken: Taken, ttl_max_s: int) -> LaneCall:
+def parsed(taken: Taken) -> LaneCall:
     """Return the call. `InvalidInput` names the wrong field. If requests are signed, the org of the
     key replaces the argument.
     """
@@ -33,9 +33,7 @@ def parsed(taken: Taken, ttl_max_s: int) -> LaneCall:
                 org, bound(("org", "profile", "request_id", "lease_s", "ttl_s", "wait_s"), args, kwargs)
             )
             reply = ReplyTo(task_id=message.task_id, address=message.address)
-            return AcquireCall(
-                asked=Acquire.parse(given, task_id=reply.task_id, ttl_max_s=ttl_max_s), reply=reply
-            )
+            return AcquireCall(asked=Acquire.parse(given, task_id=reply.task_id), reply=reply)
         case "pool.renew":
             return Renew.parse(bound(("claim_ids",), args, kwargs).get("claim_ids"), org)
         case "pool.release":

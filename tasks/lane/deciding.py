@@ -43,7 +43,6 @@ class Deciding:
         self._authenticator = authenticator
         self._waits = waits
         self._slow_path = slow_path
-        self._ttl_max_s = deps.settings.pool.hot_idle_ttl_max_s
 
     def decide(self, taken: Sequence[Taken], replies: Replies) -> None:
         """Add the replies that can be given now, and the effects."""
@@ -67,7 +66,7 @@ class Deciding:
     def _parsed(self, taken: Taken) -> LaneCall | TaskReply:
         """Return the call, or the reply to a refused one."""
         try:
-            return parsed(taken, self._ttl_max_s)
+            return parsed(taken)
         except ForeignOrg as exc:
             return self._authenticator.foreign(taken, exc)
         except InvalidInput as exc:

@@ -70,6 +70,16 @@ def test_placeholders_that_are_missing_are_shown(world: World) -> None:
     assert "profile default: 0 of 3 placeholders of its headroom are running" in page
 
 
+def test_worker_in_use_that_fails_its_probes_is_on_the_board(world: World, board: BoardServer) -> None:
+    world.profile(probe_path="/healthz", warm_target=0)
+    world.warm(1)
+    sick = world.granted("acme")
+    for _ in range(3):
+        world.run_pass("sweep_stuck")
+    page = BoardClient(board).get("/")[1]
+    assert f"{sick.worker_id} is in use by acme and failed 3 consecutive probes" in page
+
+
 def test_without_signing_in_nothing_can_be_done(world: World, board: BoardServer) -> None:
     [idle] = world.warm(1)
     client = BoardClient(board)

@@ -93,7 +93,7 @@ def served(world: World, *calls: Call) -> tuple[list[Decided], Cost]:
 
 
 def asking(org: str, number: int = 0, **given: Any) -> AcquireCall:
-    asked = Acquire.parse({"org": org, **given}, task_id=f"t-{number}", ttl_max_s=60)
+    asked = Acquire.parse({"org": org, **given}, task_id=f"t-{number}")
     return AcquireCall(asked=asked, reply=ReplyTo(task_id=f"t-{number}"))
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from pool.core.contract import Release, Renew
+from pool.core.contract import Granted, Release, Renew
 from pool.core.errors import InvalidInput
 from pool.core.ids import ClaimId, OrgId
 from pool.core.states import Condition, Reason, Source, State
 from pool.lifecycle import claiming, effects
 from pool.lifecycle.claiming import Call
 from pool.lifecycle.deps import Deps
+from tests.support.convergence import WillingWorkers
 from tests.support.world import World
 
 
@@ -198,6 +200,51 @@ def test_ttl_comes_from_the_call_then_the_org_then_the_deployment(
     assert round((row.hot_idle_until - row.hot_idle_since).total_seconds()) == expected
 
 
+@pytest.mark.parametrize(
+    ("call", "org"), [(1000, None), (None, 1000), (1000, 5)], ids=["call", "org", "both"]
+)
+def test_ttl_of_a_call_or_an_org_is_lowered_to_the_longest(
+    world: World, call: int | None, org: int | None
+) -> None:
+    world.configure(hot_idle_ttl_s=3, hot_idle_ttl_max_s=10)
+    world.org("acme", hot_idle_ttl_s=org)
+    (worker,) = world.warm(1)
+    world.release(world.granted(ttl_s=call).claim_id)
+    row = world.worker(worker)
+    assert row.hot_idle_until is not None
+    assert row.hot_idle_since is not None
+    assert round((row.hot_idle_until - row.hot_idle_since).total_seconds()) == 10
+
+
+def test_grant_has_the_ttl_in_force_if_a_longer_one_was_requested(world: World) -> None:
+    """However the answer is delivered."""
+    world.configure(hot_idle_ttl_s=3, hot_idle_ttl_max_s=10)
+    world.profile("bound", activation_path="/configure", warm_target=0)
+    world.deps = replace(world.deps, worker_api=WillingWorkers())
+    world.warm(1)
+    at_once = world.acquire(task_id="t", request_id="r", ttl_s=1000)
+    assert isinstance(at_once, Granted)
+    assert at_once.as_dict()["ttl_s"] == 10
+    assert world.acquire(request_id="r", ttl_s=1000) == at_once
+    waited, activated = world.waits(ttl_s=1000), world.waits(ttl_s=1000, profile="bound")
+    world.warm(1)
+    world.warm(1, "bound")
+    world.settle()
+    # The process died before it marked its answer, so the pass delivers it from the row.
+    world.pass_time(4)
+    world.run_pass("reap")
+    for task in ("t", waited, activated):
+        (answer,) = world.broker.answers_for(task)
+        assert answer["ttl_s"] == 10
+
+
+def test_grant_has_no_ttl_if_the_requested_one_is_in_force(world: World) -> None:
+    world.configure(hot_idle_ttl_s=3, hot_idle_ttl_max_s=10)
+    world.warm(2)
+    assert "ttl_s" not in world.granted(ttl_s=10).as_dict()
+    assert "ttl_s" not in world.granted().as_dict()
+
+
 def test_ttl_zero_retires_at_release(world: World) -> None:
     (worker,) = world.warm(1)
     world.release(world.granted(ttl_s=0).claim_id)
@@ -277,8 +324,7 @@ def test_an_unknown_profile_is_refused_and_nothing_is_written(world: World) -> N
 @pytest.mark.parametrize(
     ("name", "value"),
     [("org", ""), ("org", 7), ("org", None), ("profile", "No!"), ("lease_s", 4), ("lease_s", 3601), ("lease_s", True), ("lease_s", "30"),
-     ("lease_s", 7.5), ("wait_s", -1), ("wait_s", 3601), ("wait_s", float("nan")), ("ttl_s", -1),
-     ("ttl_s", 10**9), ("request_id", ""),
+     ("lease_s", 7.5), ("wait_s", -1), ("wait_s", 3601), ("wait_s", float("nan")), ("ttl_s", -1), ("ttl_s", 0.5), ("request_id", ""),
      ("request_id", 5), ("request_id", "x" * 300)],
 )  # fmt: skip
 def test_bad_input_names_its_field_and_writes_nothing(world: World, name: str, value: object) -> None:

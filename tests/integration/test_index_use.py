@@ -148,7 +148,7 @@ def use(pool: GrownPool) -> None:
     """Run the actions of services and of the pool's own workers."""
     deps, warm = pool.deps, []
     for number in range(3):
-        asked = Acquire.parse({"org": f"asker-{number}"}, task_id=f"t-{number}", ttl_max_s=600)
+        asked = Acquire.parse({"org": f"asker-{number}"}, task_id=f"t-{number}")
         reply = ReplyTo(task_id=f"t-{number}")
         answer = claiming.acquire(deps, asked, reply)
         assert isinstance(answer, Granted)

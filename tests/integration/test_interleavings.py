@@ -45,7 +45,7 @@ def inside(world: World, tx: Tx) -> Deps:
 
 
 def asked(org: str = "acme", **given: Any) -> Acquire:
-    return Acquire.parse({"org": org, "request_id": "r1", **given}, task_id="t", ttl_max_s=600)
+    return Acquire.parse({"org": org, "request_id": "r1", **given}, task_id="t")
 
 
 def acquire(deps: Deps, org: str = "acme", **given: Any) -> Granted | RefusedAnswer | Pending:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from sqlalchemy import event
@@ -30,6 +31,7 @@ from pool.drivers.port import (
 from pool.lifecycle import claiming
 from pool.lifecycle.deps import WorkerApi
 from pool.ops import reporting
+from pool.ops.reading import Reading, read
 from pool.passes import PASSES
 from pool.passes.running import Run
 from pool.store import breakers, orgs, passes, schema, suspects, workers
@@ -60,6 +62,19 @@ def _pod(
     if stamped:
         world.driver.stamp(world.driver.pods[name], Stamp(org="acme", claim_id="c", epoch=1, busy=True))
     return name
+
+
+class ProbedWorkers:
+    """Workers that answer their probe, but for one."""
+
+    def __init__(self, sick: str = "none") -> None:
+        self._sick = sick
+
+    def activate(self, url: str, body: Any, headers: Mapping[str, str], timeout_s: float) -> None:
+        raise AssertionError("no worker is activated here")
+
+    def healthy(self, url: str, timeout_s: float) -> bool:
+        return self._sick not in url
 
 
 # reap
@@ -678,6 +693,60 @@ def test_three_failed_probes_drain_an_unclaimed_worker_and_never_a_claimed_one(w
         world.run_pass("sweep_stuck")
     assert world.state_of(idle) is State.DRAINING
     assert world.state_of(granted.worker_id) is State.HOT
+
+
+def test_worker_in_use_that_fails_its_probes_is_left_alone_and_reported(world: World) -> None:
+    world.profile(probe_path="/healthz", warm_target=0)
+    world.warm(2)
+    sick, well = world.granted("acme"), world.granted("acme")
+    world.deps = replace(world.deps, worker_api=ProbedWorkers(sick.worker_id))
+    for runs in range(1, 3):
+        world.run_pass("sweep_stuck")
+        assert "unhealthy" not in world.renew(sick.claim_id), runs
+    world.run_pass("sweep_stuck")
+    answer = world.renew(sick.claim_id, well.claim_id)
+    assert set(answer["renewed"]) == {sick.claim_id, well.claim_id}
+    assert answer["unhealthy"] == {sick.claim_id: "3 consecutive probes failed"}
+    assert world.state_of(sick.worker_id) is State.HOT
+    seen = reporting.status(world.store, world.deps.settings)
+    assert [(w["id"], w["org"], w["failed_probes"]) for w in seen["unhealthy"]] == [
+        (sick.worker_id, "acme", 3)
+    ]
+    assert f"unhealthy:{sick.worker_id}" in {w["id"] for w in seen["worries"]}
+    assert Reading("unhealthy_in_use", 1) in read(world.store, world.deps.settings)
+
+
+def test_worker_in_use_that_fails_its_probes_does_not_count_as_drained(world: World) -> None:
+    world.profile(probe_path="/healthz", warm_target=0)
+    world.warm(1)
+    world.granted("acme")
+    runs = [world.run_pass("sweep_stuck") for _ in range(4)]
+    assert all("unhealthy_drained" not in str(run) for run in runs), runs
+
+
+def test_worker_in_use_that_answers_again_is_no_longer_reported(world: World) -> None:
+    world.profile(probe_path="/healthz", warm_target=0)
+    world.warm(1)
+    sick = world.granted("acme")
+    for _ in range(3):
+        world.run_pass("sweep_stuck")
+    assert "unhealthy" in world.renew(sick.claim_id)
+    world.deps = replace(world.deps, worker_api=ProbedWorkers())
+    world.run_pass("sweep_stuck")
+    assert "unhealthy" not in world.renew(sick.claim_id)
+    assert Reading("unhealthy_in_use", 0) in read(world.store, world.deps.settings)
+
+
+def test_unhealthy_worker_is_drained_once_its_holder_releases_it(world: World) -> None:
+    world.profile(probe_path="/healthz", warm_target=0)
+    world.warm(1)
+    sick = world.granted("acme")
+    for _ in range(3):
+        world.run_pass("sweep_stuck")
+    world.release(sick.claim_id)
+    assert world.state_of(sick.worker_id) is State.HOT_IDLE
+    world.run_pass("sweep_stuck")
+    assert world.state_of(sick.worker_id) is State.DRAINING
 
 
 def test_with_more_workers_than_a_run_can_probe_each_is_probed_in_turn(world: World) -> None:

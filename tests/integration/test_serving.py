@@ -30,7 +30,7 @@ def world(store: Store) -> World:
 
 
 def asking(org: str, request_id: str, *, task_id: str = "", **arguments: object) -> AcquireCall:
-    asked = Acquire.parse({"org": org, **arguments}, task_id=request_id, ttl_max_s=3600)
+    asked = Acquire.parse({"org": org, **arguments}, task_id=request_id)
     return AcquireCall(asked=asked, reply=ReplyTo(task_id=task_id or request_id))
 
 

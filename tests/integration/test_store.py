@@ -209,7 +209,7 @@ def timed_out(tx: Tx, *waiters: Request) -> list[str]:
 def line(tx: Tx, profile: ProfileName = DEFAULT) -> list[tuple[str, float]]:
     """Return the orgs that are served next, and their use relative to their weight."""
     found = tx.execute(
-        text(rules.qualified("SELECT org, usage FROM warmpool_line(:p, warmpool_now())")), {"p": profile}
+        text(rules.qualified("SELECT org, usage FROM warmpool_line(:p, warmpool_now(), 0)")), {"p": profile}
     )
     return [(org, usage) for org, usage in found]
 
@@ -393,7 +393,7 @@ def test_a_busy_worker_is_marked_as_leaving_once_and_others_never(store: Store) 
         assert workers.mark_leaving(tx, idle.id, drain) is Outcome.FENCED
         assert workers.mark_leaving(tx, claim.worker_id, drain) is Outcome.MOVED
         assert workers.mark_leaving(tx, claim.worker_id, BY) is Outcome.FENCED
-        assert [why for _, why in renewed(tx, claim.id, "c-none")] == [
+        assert [why for _, why, _ in renewed(tx, claim.id, "c-none")] == [
             "disrupted: node drained",
             "unknown_claim",
         ]
@@ -1060,25 +1060,26 @@ def test_live_claims_are_renewed_together_and_ended_ones_are_not(store: Store) -
     with store.write() as tx:
         at = store.now()
         found = renewed(tx, second.id, first.id, ended.id, "c-none")
-        assert found[2:] == [[None, "released"], [None, "unknown_claim"]]
-        for (until, leaving), claim in zip(found[:2], (second, first), strict=True):
+        assert found[2:] == [[None, "released", None], [None, "unknown_claim", None]]
+        for (until, leaving, unhealthy), claim in zip(found[:2], (second, first), strict=True):
             assert leaving is None
+            assert unhealthy is None
             assert abs(datetime.fromisoformat(until) - at - timedelta(seconds=claim.lease_s)) < timedelta(
                 seconds=5
             )
             assert the_claim(tx, {"claim_id": claim.id}).lease_expires_at == datetime.fromisoformat(until)
-        assert renewed(tx, first.id, org="bolt") == [[None, "unknown_claim"]]
+        assert renewed(tx, first.id, org="bolt") == [[None, "unknown_claim", None]]
 
 
 def test_a_claim_that_is_not_hot_has_no_lease_to_renew(store: Store) -> None:
     with store.write() as tx:
         begun = a_binding(tx)
         assert begun.lease_expires_at is None
-        assert renewed(tx, begun.id) == [[None, "not_hot"]]
+        assert renewed(tx, begun.id) == [[None, "not_hot", None]]
         assert decided(tx, "confirm", claim_id=begun.id) is not None
         assert the_claim(tx, {"claim_id": begun.id}).lease_expires_at is not None
         assert decided(tx, "confirm", claim_id=begun.id) is None
-        ((until, _),) = renewed(tx, begun.id)
+        ((until, _, _),) = renewed(tx, begun.id)
         assert until is not None
 
 

@@ -12,6 +12,7 @@ from tests.mutants import (
     front,
     leaks,
     rules,
+    shares,
     strangers,
     telling,
     trust,
@@ -32,4 +33,5 @@ MUTANTS = (
     *strangers.MUTANTS,
     *front.MUTANTS,
     *embedded.MUTANTS,
+    *shares.MUTANTS,
 )

@@ -126,8 +126,8 @@ MUTANTS: tuple[Mutant, ...] = (
     _rule(
         30,
         "a waiter that is locked while its parked worker is matched then waits for the pass",
-        "    again := again OR cardinality(waiters) = 0;\n    pairs",
-        "    pairs",
+        "      again := again OR cardinality(waiters) = 0;\n      EXIT",
+        "      EXIT",
         "test_a_waiter_locked_by_another_transaction_is_matched_again",
     ),
     _rule(

@@ -219,8 +219,8 @@ MUTANTS: tuple[Mutant, ...] = (
         7,
         "a worker that becomes ready is not granted to a waiter",
         f"{RULES}04_hand_over.sql",
-        "  IF EXISTS (SELECT 1 FROM requests q WHERE q.profile = shape AND q.state = 'waiting') THEN\n    FOR l IN",
-        "  IF false THEN\n    FOR l IN",
+        "  IF EXISTS (SELECT 1 FROM requests q WHERE q.profile = shape AND q.state = 'waiting') THEN\n    cap",
+        "  IF false THEN\n    cap",
         f"{WAITING}::test_a_worker_that_becomes_ready_goes_to_a_waiter_of_any_org",
     ),
     broken(

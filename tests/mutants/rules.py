@@ -6,6 +6,30 @@ from tests.mutants.mutant import CLAIMING, INTERLEAVINGS, RULES, RULES_TESTS, SE
 
 MUTANTS: tuple[Mutant, ...] = (
     broken(
+        20,
+        "a call or an org may park a worker for longer than the longest TTL",
+        f"{RULES}05_end.sql",
+        "      (c.rules ->> 'most_ttl_s')::integer);",
+        "      1000000);",
+        f"{CLAIMING}::test_ttl_of_a_call_or_an_org_is_lowered_to_the_longest",
+    ),
+    broken(
+        20,
+        "a grant does not say that its TTL was lowered",
+        "pool/lifecycle/answering.py",
+        "return most_s if ttl_s is not None and ttl_s > most_s else None",
+        "return None",
+        f"{CLAIMING}::test_grant_has_the_ttl_in_force_if_a_longer_one_was_requested",
+    ),
+    broken(
+        20,
+        "a grant after an activation does not say that its TTL was lowered",
+        f"{RULES}05_end.sql",
+        "'org', k.org, 'ttl_s', k.ttl_s,",
+        "'org', k.org, 'ttl_s', NULL,",
+        f"{CLAIMING}::test_grant_has_the_ttl_in_force_if_a_longer_one_was_requested",
+    ),
+    broken(
         5,
         "a warm worker is picked for a profile that no call of the batch wants any more",
         f"{RULES}06_acquire.sql",
@@ -153,8 +177,8 @@ MUTANTS: tuple[Mutant, ...] = (
         7,
         "an org's weight has no effect",
         f"{RULES}03_wait.sql",
-        " / o.weight,",
-        ",",
+        "SELECT CASE WHEN p_cap = 0 THEN p_used / p_weight",
+        "SELECT CASE WHEN p_cap = 0 THEN p_used",
         f"{WAITING}::test_the_org_with_the_least_use_for_its_weight_is_served_first",
     ),
     broken(

@@ -101,9 +101,7 @@ def _plain(result: object) -> object:
 
 
 def acquire(org: str, request_id: str = "r1", **given: Any) -> Verb:
-    asked = Acquire.parse(
-        {"org": org, "request_id": request_id, **given}, task_id=request_id, ttl_max_s=86_400
-    )
+    asked = Acquire.parse({"org": org, "request_id": request_id, **given}, task_id=request_id)
     return lambda deps: claiming.acquire(deps, asked, ReplyTo(task_id=f"{org}-{request_id}"))
 
 

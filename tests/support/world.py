@@ -161,9 +161,7 @@ class WorldStage(Generic[D]):
         self, org: str = "acme", *, task_id: str | None = None, **given: Any
     ) -> Granted | RefusedAnswer | Pending:
         task_id = task_id or f"task-{next(self._tasks)}"
-        asked = Acquire.parse(
-            {"org": org, **given}, task_id=task_id, ttl_max_s=self.deps.settings.pool.hot_idle_ttl_max_s
-        )
+        asked = Acquire.parse({"org": org, **given}, task_id=task_id)
         return claiming.acquire(self.deps, asked, ReplyTo(task_id=task_id))
 
     def granted(self, org: str = "acme", **given: Any) -> Granted:

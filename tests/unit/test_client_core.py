@@ -339,6 +339,17 @@ class TestHolding:
         assert not worker.lost
         assert worker.endpoint
 
+    def test_a_renewal_reports_that_a_worker_is_unhealthy_and_healthy_again(self) -> None:
+        core = a_core()
+        worker = Worker(None, held(core))  # type: ignore[arg-type]
+        renewed = {"renewed": {"c-1": "2031-05-01T12:00:30Z"}, "gone": {}}
+        core.renewed({**renewed, "unhealthy": {"c-1": "3 consecutive probes failed"}})
+        assert worker.unhealthy == "3 consecutive probes failed"
+        assert not worker.lost
+        assert worker.endpoint
+        core.renewed(renewed)
+        assert worker.unhealthy is None
+
     def test_a_claim_released_here_meanwhile_is_not_reported_as_lost(self) -> None:
         core = a_core()
         lease = held(core)

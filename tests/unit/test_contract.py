@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pool.core.contract import (
+    LONGEST_TTL_S,
     MAX_RENEWALS,
     Acquire,
     Cancel,
@@ -29,7 +31,6 @@ from pool.core.ids import OrgId, ProfileName
 from pool.core.states import Condition, Reason, Source
 
 ACQUIRE = ("org", "profile", "request_id", "lease_s", "ttl_s", "wait_s")
-TTL_MAX_S = 600
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=300)
 anything = st.recursive(
@@ -67,20 +68,23 @@ def is_text(value: Any) -> bool:
 @example({"org": "acme", "lease_s": 10**5000})
 @example({"org": [10**5000]})
 def test_an_acquire_is_within_its_bounds_or_invalid(arguments: dict[str, Any]) -> None:
-    asked = parsed(lambda: Acquire.parse(arguments, task_id="task", ttl_max_s=TTL_MAX_S), *ACQUIRE)
+    asked = parsed(lambda: Acquire.parse(arguments, task_id="task"), *ACQUIRE)
     if asked is None:
         return
     assert type(asked.lease_s) is int
     assert 5 <= asked.lease_s <= 3600
     assert type(asked.wait_s) is int
     assert 0 <= asked.wait_s <= 3600
-    assert asked.ttl_s is None or (type(asked.ttl_s) is int and 0 <= asked.ttl_s <= TTL_MAX_S)
+    assert asked.ttl_s is None or (type(asked.ttl_s) is int and 0 <= asked.ttl_s <= LONGEST_TTL_S)
     assert 1 <= len(asked.org) <= 128
     assert asked.org.isascii()
     assert 1 <= len(asked.profile) <= 63
     assert is_text(asked.request_id)
     for name, value in arguments.items():
-        assert getattr(asked, name) == (value if name != "request_id" or value is not None else "task")
+        expected = value if name != "request_id" or value is not None else "task"
+        if name == "ttl_s" and value is not None:
+            expected = min(value, LONGEST_TTL_S)
+        assert getattr(asked, name) == expected
 
 
 @given(values)
@@ -131,13 +135,21 @@ def test_positional_and_keyword_arguments_are_bound_by_name(args: list[Any], kwa
         assert all(found[n] is v for n, v in zip(ACQUIRE, args, strict=False))
 
 
-@pytest.mark.parametrize(
-    ("field", "least", "most"), [("lease_s", 5, 3600), ("wait_s", 0, 3600), ("ttl_s", 0, TTL_MAX_S)]
-)
+def test_ttl_has_a_lower_bound_only() -> None:
+    def asked(value: Any) -> Any:
+        found = parsed(lambda: Acquire.parse({"org": "acme", "ttl_s": value}, task_id="t"), "ttl_s")
+        return "invalid" if found is None else found.ttl_s
+
+    assert [asked(v) for v in (0, 5.0, 10**9, 10**30)] == [0, 5, 10**9, LONGEST_TTL_S]
+    wrong: tuple[object, ...] = (-1, -(10**30), 0.5, True, "5", [5], {}, float("inf"), float("nan"))
+    assert [asked(v) for v in wrong] == ["invalid"] * len(wrong)
+
+
+@pytest.mark.parametrize(("field", "least", "most"), [("lease_s", 5, 3600), ("wait_s", 0, 3600)])
 def test_a_value_at_its_bound_is_allowed_and_one_beyond_is_not(field: str, least: int, most: int) -> None:
     def asked(value: Any) -> Any:
         arguments = {"org": "acme", field: value}
-        found = parsed(lambda: Acquire.parse(arguments, task_id="t", ttl_max_s=TTL_MAX_S), field)
+        found = parsed(lambda: Acquire.parse(arguments, task_id="t"), field)
         return "invalid" if found is None else getattr(found, field)
 
     assert [asked(v) for v in (least - 1, least, most, most + 1)] == ["invalid", least, most, "invalid"]
@@ -155,7 +167,7 @@ def test_deeply_nested_lists_are_invalid() -> None:
 
 
 def test_omitted_arguments_have_their_defaults() -> None:
-    asked = Acquire.parse({"org": "acme"}, task_id="task-1", ttl_max_s=TTL_MAX_S)
+    asked = Acquire.parse({"org": "acme"}, task_id="task-1")
     assert asked == Acquire(
         org=OrgId("acme"),
         profile=ProfileName("default"),
@@ -199,6 +211,7 @@ def test_answers_are_json_with_exactly_the_promised_fields() -> None:
         "lease_expires_at": "2030-01-01T12:00:00.123Z",
         "source": "warm",
     }
+    assert replace(granted, ttl_s=600).as_dict() == {**granted.as_dict(), "ttl_s": 600}
     refused = RefusedAnswer(reason=Reason.ORG_CAP, detail="full", retry_after_s=1.0)
     assert json.loads(json.dumps(refused.as_dict())) == {
         "outcome": "refused",

@@ -26,10 +26,8 @@ def a_profile(**changes: Any) -> dict[str, Any]:
 def a_pool(**changes: Any) -> dict[str, Any]:
     """A healthy status, except for these."""
     well: dict[str, Any] = {
-        "pool": {"paused": False, "canary_age_s": 1.0}, "profiles": {"default": a_profile()},
-        "passes": {"reap": a_pass()},
-        "waiting": [], "suspects": [], "leaving": [], "parked_overdue": 0, "unprotected": 0,
-        "broker_emptied_at": None,
+        "pool": {"paused": False, "canary_age_s": 1.0}, "profiles": {"default": a_profile()}, "passes": {"reap": a_pass()},
+        "waiting": [], "suspects": [], "leaving": [], "unhealthy": [], "parked_overdue": 0, "unprotected": 0, "broker_emptied_at": None,
         "forbidden": [], "beat_dark": False,
     }  # fmt: skip
     return well | changes
@@ -79,6 +77,10 @@ def test_a_healthy_pool_has_no_findings() -> None:
         (
             {"leaving": [{"id": "w-1", "org": "acme", "leaving_reason": "disrupted", "leaving_detail": "its node n-1 is cordoned"}]},
             "leaving:w-1", "warn", "w-1 is in use by acme and is marked as leaving: its node n-1 is cordoned",
+        ),
+        (
+            {"unhealthy": [{"id": "w-1", "org": "acme", "failed_probes": 4}]},
+            "unhealthy:w-1", "warn", "w-1 is in use by acme and failed 4 consecutive probes",
         ),
         (
             {"forbidden": [{"call": "patch pods", "age_s": 1.0}]},

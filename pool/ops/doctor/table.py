@@ -32,6 +32,8 @@ REMEDIES = {
     "refused": "fix what refuses it (an admission webhook or policy), or delete the object by "
     "hand; other objects are not affected",
     "leaving": "nothing to do: its holder has been informed, and the worker leaves when its claim ends",
+    "unhealthy": "its holder has been informed and may release it; to end the claim now: "
+    "warmpool retire WORKER",
     "paused": "run: warmpool resume",
     "pass_paused": "run: warmpool pass resume NAME",
 }

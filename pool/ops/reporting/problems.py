@@ -137,6 +137,9 @@ def _leaks(seen: dict[str, Any]) -> Iterator[dict[str, str]]:
             f"{w['id']} is in use by {w['org']} and is marked as leaving: "
             f"{because(w['leaving_reason'], w['leaving_detail'])}",
         )
+    for w in seen["unhealthy"]:
+        text = f"{w['id']} is in use by {w['org']} and failed {w['failed_probes']} consecutive probes"
+        yield _worry(f"unhealthy:{w['id']}", WARN, text)
 
 
 def _refused(suspects: list[dict[str, Any]]) -> Iterator[dict[str, str]]:

@@ -63,6 +63,7 @@ class _Moment:
     unused: list[operator_queries.Unused]
     refusals: Mapping[str, int]
     leaving: list[SeenWorker]
+    unhealthy: list[tuple[SeenWorker, int]]
     overdue: Mapping[ProfileName, int]
     rollouts: Mapping[ProfileName, dict[str, Any] | None]
     headroom: Mapping[str, dict[str, int]]
@@ -92,6 +93,7 @@ def status(store: Store, settings: Settings) -> dict[str, Any]:
         "waiting": [_line(m, settings, line) for line in m.lines],
         "refused_last_minute": dict(m.refusals),
         "leaving": [worker(w, m.at) for w in m.leaving],
+        "unhealthy": [{**worker(w, m.at), "failed_probes": runs} for w, runs in m.unhealthy],
         "parked_overdue": m.parked_overdue,
         "passes": {name: _pass(m.runs.get(name), m.at, m.pool.began_at, name) for name in PERIODS_S},
         "suspects": [{"kind": k, "subject": s, "runs": n, "detail": d} for k, s, n, d in m.suspected],
@@ -135,6 +137,7 @@ def _read(tx: Tx, settings: Settings) -> _Moment:
         unused=operator_queries.unused(tx),
         refusals=operator_queries.refusals(tx, within_s=REFUSALS_WITHIN_S),
         leaving=operator_queries.leaving_busy(tx),
+        unhealthy=operator_queries.unhealthy_busy(tx),
         overdue={name: operator_queries.overdue(tx, name, idle_s=idle_s) for name in wanted},
         headroom={
             name: {"wanted": p.headroom, "running": counted.get(observed_counts.placeholders_of(name), 0)}

@@ -62,7 +62,7 @@ BEGIN
     granted := granted || json_build_object('outcome', g.state, 'pk', g.pk, 'claim_id', g.claim_id,
       'worker_id', g.worker_id, 'epoch', g.epoch,
       'endpoint', g.endpoint, 'source', warmpool_source(g), 'until', warmpool_until(c, g),
-      'org', g.org, 'profile', g.profile,
+      'org', g.org, 'profile', g.profile, 'ttl_s', g.ttl_s,
       'from', g.worker_state, 'to', warmpool_enters(g), 'wait_s', g.wait_s,
       'waited_s', extract(epoch FROM c.at - g.created_at), 'replies', g.replies);
   END LOOP;

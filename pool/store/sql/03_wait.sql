@@ -1,10 +1,27 @@
 -- Waiting: which requests wait, which is served next, and how a wait ends without a worker.
 
+-- Return the number of live claims of an org.
+CREATE FUNCTION warmpool_used(o orgs) RETURNS bigint LANGUAGE sql STABLE AS $$
+  SELECT CASE WHEN (o).cap > 0 THEN (o).in_use
+    ELSE (SELECT count(*) FROM claims k WHERE k.org = (o).id AND k.ended_at IS NULL) END
+$$
+;;
+-- Return the rank of an org's next claim; the lowest is served first. Below the pool's cap (0) it is
+-- the use divided by the weight. At the cap it is what that would be with the claim, so that the org
+-- stays within its share. An org whose share is less than one worker would then never get one:
+-- while it holds none, its rank falls each time that its first waiter is passed over.
+CREATE FUNCTION warmpool_rank(p_used bigint, p_weight float8, p_passed integer, p_cap integer)
+RETURNS float8 LANGUAGE sql IMMUTABLE AS $$
+  SELECT CASE WHEN p_cap = 0 THEN p_used / p_weight
+    WHEN p_used = 0 THEN 1 / (p_weight * (1 + p_passed::float8 / p_cap))
+    ELSE (p_used + 1) / p_weight END
+$$
+;;
 -- Return the orgs that have an eligible waiter for a profile: not past its deadline, and the org
--- below its cap. They are in the order of service: lowest use divided by weight first, then the
--- oldest wait. The index is read once per org, so the cost does not depend on the number of waiters
--- of an org.
-CREATE FUNCTION warmpool_line(p_profile text, p_at timestamptz)
+-- below its cap. They are in the order of service: lowest rank first, then the oldest wait. The
+-- index is read once per org, so the cost does not depend on the number of waiters of an org.
+-- `p_cap` is the pool's cap if the pool is at it, otherwise 0.
+CREATE FUNCTION warmpool_line(p_profile text, p_at timestamptz, p_cap integer)
 RETURNS TABLE (org text, usage float8, since timestamptz) LANGUAGE sql STABLE AS $$
   WITH RECURSIVE names AS (
     (SELECT q.org FROM requests q WHERE q.profile = p_profile AND q.state = 'waiting' ORDER BY q.org LIMIT 1)
@@ -12,11 +29,9 @@ RETURNS TABLE (org text, usage float8, since timestamptz) LANGUAGE sql STABLE AS
     SELECT (SELECT q.org FROM requests q WHERE q.profile = p_profile AND q.state = 'waiting'
           AND q.org > n.org ORDER BY q.org LIMIT 1)
       FROM names n WHERE n.org IS NOT NULL)
-  SELECT o.id, CASE WHEN o.cap > 0 THEN o.in_use
-      ELSE (SELECT count(*) FROM claims k WHERE k.org = o.id AND k.ended_at IS NULL) END / o.weight,
-      oldest.created_at
+  SELECT o.id, warmpool_rank(warmpool_used(o), o.weight, oldest.passed, p_cap), oldest.created_at
     FROM names n JOIN orgs o ON o.id = n.org CROSS JOIN LATERAL (
-      SELECT q.created_at FROM requests q
+      SELECT q.created_at, q.passed FROM requests q
         WHERE q.profile = p_profile AND q.state = 'waiting' AND q.org = n.org AND q.deadline_at > p_at
         ORDER BY q.created_at, q.pk LIMIT 1) oldest
     WHERE o.cap = 0 OR o.in_use < o.cap
@@ -30,7 +45,7 @@ BEGIN
   IF NOT EXISTS (SELECT 1 FROM requests q WHERE q.profile = p_profile AND q.state = 'waiting') THEN
     RETURN false;
   END IF;
-  RETURN EXISTS (SELECT 1 FROM warmpool_line(p_profile, p_at));
+  RETURN EXISTS (SELECT 1 FROM warmpool_line(p_profile, p_at, 0));
 END $$
 ;;
 -- Return whether an eligible waiter of this org exists for a profile. The org is below its cap.

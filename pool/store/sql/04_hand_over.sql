@@ -2,13 +2,14 @@
 -- the reconcile pass.
 
 -- Grant claimable workers to at most `p_most` waiters of a profile. The profile's lock is held. An
--- org's parked workers go to its own waiters; warm workers go to the next org in order, one by one.
--- Return the grants, and whether a row was locked by another transaction: the profile must then be
--- matched again.
+-- org's parked workers go to its own waiters, at the pool's cap only while the org need not give way
+-- to others; warm workers go to the next org in order, one by one. Return the grants, and whether a
+-- row was locked by another transaction: the profile must then be matched again.
 CREATE FUNCTION warmpool_match(c warmpool_call, p_profile text, p_most integer, OUT grants json[],
   OUT again boolean) LANGUAGE plpgsql AS $$
 DECLARE
   warm boolean := EXISTS (SELECT 1 FROM workers w WHERE w.state = 'idle' AND w.profile = p_profile);
+  cap integer := warmpool_full(c);
   l record;
   o orgs;
   waiters requests[];
@@ -17,22 +18,30 @@ DECLARE
 BEGIN
   grants := '{}';
   again := false;
-  FOR l IN SELECT * FROM warmpool_line(p_profile, c.at) LOOP
-    CONTINUE WHEN NOT EXISTS (SELECT 1 FROM workers w WHERE w.state = 'hot_idle' AND w.org = l.org
-      AND w.profile = p_profile);
-    o := warmpool_with_room(c, l.org);
-    again := again OR o.id IS NULL;
-    CONTINUE WHEN o.id IS NULL OR warmpool_room(o) <= 0;
-    found := warmpool_pick_parked(l.org, p_profile, least(warmpool_room(o), p_most - cardinality(grants)));
-    waiters := warmpool_next(l.org, p_profile, c.at, cardinality(found));
-    again := again OR cardinality(waiters) = 0;
-    pairs := ARRAY(SELECT warmpool_pair(c, waiters[n], found[n], o)
-      FROM generate_series(1, cardinality(waiters)) n);
-    grants := grants || warmpool_begin_waiters(c, pairs);
+  FOR l IN SELECT * FROM warmpool_line(p_profile, c.at, cap) LOOP
+    WHILE cardinality(grants) < p_most AND EXISTS (SELECT 1 FROM workers w
+        WHERE w.state = 'hot_idle' AND w.org = l.org AND w.profile = p_profile) LOOP
+      -- At the pool's cap each worker is decided by itself.
+      EXIT WHEN cap > 0 AND (NOT warmpool_org_waits(l.org, p_profile, c.at)
+        OR warmpool_gives_way(c, l.org, 0, 0, 0));
+      o := warmpool_with_room(c, l.org);
+      again := again OR o.id IS NULL;
+      EXIT WHEN o.id IS NULL OR warmpool_room(o) <= 0;
+      found := warmpool_pick_parked(l.org, p_profile,
+        CASE WHEN cap > 0 THEN 1 ELSE least(warmpool_room(o), p_most - cardinality(grants)) END);
+      waiters := warmpool_next(l.org, p_profile, c.at, cardinality(found));
+      again := again OR cardinality(waiters) = 0;
+      EXIT WHEN cardinality(waiters) = 0;
+      pairs := ARRAY(SELECT warmpool_pair(c, waiters[n], found[n], o)
+        FROM generate_series(1, cardinality(waiters)) n);
+      grants := grants || warmpool_begin_waiters(c, pairs);
+      EXIT WHEN cap = 0;
+      PERFORM warmpool_pass_over(c, l.org, cap);
+    END LOOP;
   END LOOP;
   WHILE warm AND cardinality(grants) < p_most LOOP
     pairs := '{}';
-    FOR l IN SELECT * FROM warmpool_line(p_profile, c.at) LOOP
+    FOR l IN SELECT * FROM warmpool_line(p_profile, c.at, cap) LOOP
       o := warmpool_with_room(c, l.org);
       again := again OR o.id IS NULL;
       CONTINUE WHEN o.id IS NULL OR warmpool_room(o) <= 0;
@@ -47,6 +56,7 @@ BEGIN
     END LOOP;
     EXIT WHEN cardinality(pairs) = 0;
     grants := grants || warmpool_begin_waiters(c, pairs);
+    PERFORM warmpool_pass_over(c, l.org, cap);
     warm := EXISTS (SELECT 1 FROM workers w WHERE w.state = 'idle' AND w.profile = p_profile);
   END LOOP;
   again := again AND cardinality(grants) < p_most;
@@ -81,8 +91,10 @@ DECLARE
   took_s float8;
   has_failed boolean;
   again text[] := '{}';
+  cap integer;
   l record;
   o orgs;
+  events json[];
   waiters requests[];
   w workers;
   found warmpool_pick;
@@ -97,7 +109,8 @@ BEGIN
   took_s := extract(epoch FROM c.at - w.created_at);
   has_failed := EXISTS (SELECT 1 FROM breakers b WHERE b.profile = shape);
   IF EXISTS (SELECT 1 FROM requests q WHERE q.profile = shape AND q.state = 'waiting') THEN
-    FOR l IN SELECT * FROM warmpool_line(shape, c.at) LOOP
+    cap := warmpool_full(c);
+    FOR l IN SELECT * FROM warmpool_line(shape, c.at, cap) LOOP
       again := ARRAY[shape];
       o := warmpool_with_room(c, l.org);
       CONTINUE WHEN o.id IS NULL OR warmpool_room(o) <= 0;
@@ -108,8 +121,9 @@ BEGIN
         WHERE x.id = w.id;
       found := ROW(w.id, w.profile, w.state, w.epoch, p -> 'pod' ->> 'endpoint',
         w.parked_counted)::warmpool_pick;
-      RETURN json_build_object('took_s', took_s, 'has_failed', has_failed,
-        'events', to_json(warmpool_begin_waiters(c, ARRAY[warmpool_pair(c, waiters[1], found, o)])));
+      events := warmpool_begin_waiters(c, ARRAY[warmpool_pair(c, waiters[1], found, o)]);
+      PERFORM warmpool_pass_over(c, l.org, cap);
+      RETURN json_build_object('took_s', took_s, 'has_failed', has_failed, 'events', to_json(events));
     END LOOP;
   END IF;
   UPDATE workers x SET state = 'idle', state_since = c.at, ready_at = c.at, pod_uid = p -> 'pod' ->> 'uid',

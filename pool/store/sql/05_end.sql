@@ -39,7 +39,8 @@ BEGIN
     keep_s > 0 AND h.counts_parked, reason, detail)::warmpool_ending;
 END $$
 ;;
--- End live claims whose rows are locked, and move their workers. A request that was being bound
+-- End live claims whose rows are locked, and move their workers. At the pool's cap a released worker
+-- is retired if its org must give way to others that wait. A request that was being bound
 -- gets another worker, continues to wait, or is refused. `p_reason` is why the workers move; NULL:
 -- their holders released them. Return the events.
 CREATE FUNCTION warmpool_end(c warmpool_call, p_held warmpool_held[], p_why text[], p_reason text,
@@ -51,10 +52,20 @@ DECLARE
   e warmpool_ending;
   h warmpool_held;
   moved integer;
+  given integer := 0;
 BEGIN
   FOR n IN 1..cardinality(p_held) LOOP
     h := p_held[n];
     e := warmpool_ends(c, h, p_why[n], p_reason, p_detail);
+    IF e.goes = 'hot_idle' AND c.anyone_waits AND warmpool_gives_way(c, e.org,
+        1 + (SELECT count(*) FROM unnest(ends) x WHERE x.org = e.org AND NOT x.counted), 1, given) THEN
+      given := given + 1;
+      e.goes := 'draining';
+      e.until := NULL;
+      e.parked_counted := false;
+      e.reason := 'gave_way';
+      e.detail := format('org %s is ahead of its fair share', e.org);
+    END IF;
     ends := ends || e;
     IF e.counted OR e.parked_counted THEN
       UPDATE orgs SET in_use = in_use - e.counted::int, parked = parked + e.parked_counted::int
@@ -187,7 +198,7 @@ BEGIN
     UPDATE requests SET state = 'granted', decided_at = c.at, replied_at = NULL WHERE pk = r.pk;
     events := events || json_build_object('outcome', 'granted', 'pk', r.pk, 'claim_id', k.id,
       'worker_id', w.id, 'epoch', k.epoch,
-      'endpoint', w.endpoint, 'source', k.source, 'until', k.lease_expires_at, 'org', k.org,
+      'endpoint', w.endpoint, 'source', k.source, 'until', k.lease_expires_at, 'org', k.org, 'ttl_s', k.ttl_s,
       'profile', k.profile, 'wait_s', r.wait_s,
       'waited_s', extract(epoch FROM c.at - r.created_at),
       'bound_s', extract(epoch FROM c.at - k.created_at), 'replies', r.replies);
@@ -280,15 +291,17 @@ BEGIN
       WHERE k.ended_why IS NULL AND k.hot_at IS NOT NULL
       FOR UPDATE OF k SKIP LOCKED) s;
   UPDATE claims k SET lease_expires_at = c.at + make_interval(secs => k.lease_s) WHERE k.id = ANY (live);
-  -- Each answer is the new end of the lease and why the worker is leaving, if it is; or the cause
-  -- of the claim's end.
+  -- Each answer is the new end of the lease, why the worker is leaving, if it is, and why it is
+  -- unhealthy, if it is; or the cause of the claim's end.
   SELECT json_agg(CASE
-      WHEN k.id IS NULL THEN json_build_array(NULL, 'unknown_claim')
+      WHEN k.id IS NULL THEN json_build_array(NULL, 'unknown_claim', NULL)
       WHEN k.id = ANY (live) THEN json_build_array(k.lease_expires_at,
         CASE WHEN w.leaving_since IS NOT NULL THEN
-          concat_ws(': ', w.leaving_reason, nullif(w.leaving_detail, '')) END)
+          concat_ws(': ', w.leaving_reason, nullif(w.leaving_detail, '')) END,
+        (SELECT format('%s consecutive probes failed', s.runs) FROM suspects s WHERE s.kind = 'probe'
+          AND s.subject = w.id AND s.runs >= (c.rules ->> 'probe_failures')::integer))
       WHEN k.ended_at IS NOT NULL OR k.hot_at IS NULL
-        THEN json_build_array(NULL, coalesce(k.ended_why, 'not_hot')) END ORDER BY a.n)
+        THEN json_build_array(NULL, coalesce(k.ended_why, 'not_hot'), NULL) END ORDER BY a.n)
     INTO answers
     FROM jsonb_array_elements(p_asked) WITH ORDINALITY AS a(v, n)
       LEFT JOIN claims k ON k.id = a.v ->> 0 AND coalesce(a.v ->> 1, k.org) = k.org

@@ -234,7 +234,7 @@ BEGIN
   FOREACH d IN ARRAY p_decided LOOP
     IF d.known THEN
       UPDATE requests q SET state = d.state, reason = d.reason, detail = d.detail,
-          retry_after_s = d.retry_after_s, claim_id = d.claim_id, attempts = 0,
+          retry_after_s = d.retry_after_s, claim_id = d.claim_id, attempts = 0, passed = 0,
           created_at = c.at, deadline_at = c.at + make_interval(secs => d.wait_s),
           decided_at = CASE WHEN d.state IN ('granted', 'refused') THEN c.at END, replied_at = NULL,
           replies = d.replies,
@@ -293,6 +293,6 @@ BEGIN
       RETURN json_build_object('outcome', 'granted_before', 'pk', r.pk, 'claim_id', k.id,
         'worker_id', k.worker_id, 'epoch', k.epoch,
         'endpoint', (SELECT w.endpoint FROM workers w WHERE w.id = k.worker_id), 'source', k.source,
-        'until', k.lease_expires_at);
+        'until', k.lease_expires_at, 'ttl_s', k.ttl_s);
   END CASE;
 END $$

@@ -137,6 +137,7 @@ CREATE TABLE requests (
 	replies TEXT NOT NULL, 
 	missed_at TIMESTAMP WITH TIME ZONE, 
 	miss_consumed_at TIMESTAMP WITH TIME ZONE, 
+	passed INTEGER DEFAULT 0 NOT NULL, 
 	PRIMARY KEY (pk), 
 	CONSTRAINT one_request_per_org_and_id UNIQUE (org, request_id)
 )
