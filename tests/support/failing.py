@@ -62,6 +62,7 @@ CASES: Mapping[str, tuple[Fault, ...]] = {
     "locks.take": FOUR,
     "locks.release": FOUR,
     "broker.send": FOUR,
+    "broker.send_later": FOUR,
     "broker.nudge": FOUR,
     "broker.reply": FOUR,
     "worker.activate": FIVE,

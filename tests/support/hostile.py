@@ -201,8 +201,10 @@ class Attacker:
             id(draft.properties): PROPERTIES,
             id(draft.kwargs): ("lease_s", "wait_s", "ttl_s"),
         }
-        where[chance.choice(names[id(where)])] = chance.choice(NO_NUMBERS)
-        return draft, True
+        name = chance.choice(names[id(where)])
+        where[name] = chance.choice(NO_NUMBERS)
+        # A TTL that is too long is lowered, not refused.
+        return draft, name != "ttl_s"
 
     def _named(self) -> tuple[Draft, bool]:
         draft = self._call()
