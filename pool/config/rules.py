@@ -117,7 +117,7 @@ def _values(value: Mapping[str, str]) -> Iterator[Wrong]:
                 path=(name,),
                 verb="is named",
                 given=name,
-                takes="a key of letters, digits, . _ and -, for use as {values.KEY}",
+                takes='made of letters, digits and the characters "." "_" "-"; activation_payload refers to it as {values.KEY}',
             )
 
 

@@ -78,7 +78,7 @@ class PoolSettings:
     )
     rollout_step_percent: int = _opt(
         10,
-        "Share of a changed profile's workers replaced at a time, in percent; at least one worker.",
+        "Part of a profile's workers that is replaced at a time when the profile changes, in percent; at least one worker.",
         least=1,
         most=100,
     )
@@ -99,7 +99,9 @@ class PoolSettings:
         300, "Time to keep a pod that cannot be scheduled, in seconds.", least=0
     )
     activation_budget_s: int = _opt(30, "Longest activation of one worker, in seconds.", least=1)
-    activation_heartbeat_s: int = _opt(2, "Activation heartbeat interval, in seconds.", least=1)
+    activation_heartbeat_s: int = _opt(
+        2, "Interval at which the pool records that an activation is still running, in seconds.", least=1
+    )
     activation_stuck_s: int = _opt(
         15, "Time without a heartbeat after which an activation is considered dead, in seconds.", least=2
     )
@@ -266,7 +268,10 @@ class OrgDefaults:
 
     cap: int = _opt(0, "Maximum number of live claims; 0 means no cap.", least=0)
     weight: float = _opt(
-        1.0, "Weight of the org in the fair share among waiting orgs.", least=0.001, most=1_000_000
+        1.0,
+        "Share of the org when several orgs wait for workers: weight 2 gets twice as many as weight 1.",
+        least=0.001,
+        most=1_000_000,
     )
     hot_idle_floor: int = _opt(0, "Number of parked workers to keep past their TTL.", least=0)
     hot_idle_cap: int = _opt(

@@ -53,7 +53,10 @@ def board(
     ] = None,
     secure_cookie: Annotated[
         bool,
-        typer.Option("--secure-cookie", help="Always set the Secure flag of the session cookie (TLS only)."),
+        typer.Option(
+            "--secure-cookie",
+            help="Always set the Secure flag of the session cookie. Use it only if browsers reach the board over TLS.",
+        ),
     ] = False,
     sso_user_header: Annotated[
         str,

@@ -52,7 +52,11 @@ def set_org(
         int | None, typer.Option(min=0, help="Maximum number of live claims; 0 means no cap.")
     ] = None,
     weight: Annotated[
-        float | None, typer.Option(min=0.001, help="Fair-share weight among orgs with waiting requests.")
+        float | None,
+        typer.Option(
+            min=0.001,
+            help="Share of the org when several orgs wait for workers: weight 2 gets twice as many as weight 1.",
+        ),
     ] = None,
     floor: Annotated[
         int | None, typer.Option(min=0, help="Number of parked workers to keep after their TTL.")
