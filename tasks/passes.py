@@ -55,7 +55,7 @@ def _paused() -> set[str]:
     try:
         with app.deps.store.read() as tx:
             return {name for name, row in passes.every(tx).items() if row.paused}
-    except PoolError:
+    except Exception:  # noqa: BLE001 - a table that cannot be read is why passes fail
         return set()
 
 

@@ -14,6 +14,7 @@ from pool.broker.locks import Locks
 from pool.core.clock import Clock
 from pool.core.ids import Ids, ProfileName, WorkerId
 from pool.core.keys import Keyring
+from pool.core.profiles import revision
 from pool.core.records import By, ReplyTo
 from pool.core.settings import Profile, Settings
 from pool.core.states import MoveReason
@@ -95,12 +96,18 @@ class Deps:
             "max_workers": settings.pool.max_workers,
             "tries": settings.pool.activation_tries,
             "stuck_s": settings.pool.stuck_cutoff_s,
+            "node_wait_s": max(settings.pool.unschedulable_limit_s, settings.pool.stuck_cutoff_s),
             "probe_failures": PROBE_FAILURES,
         }
 
     def rule_argument(self, **what: Any) -> dict[str, Any]:
         """Return the argument of a rule: the call, this process and the settings."""
         return {"who": self.who, "rules": self.rules, **what}
+
+    @cached_property
+    def revisions(self) -> dict[ProfileName, str]:
+        """The build of each profile in this process's configuration."""
+        return {ProfileName(name): revision(p) for name, p in self.settings.profiles.items()}
 
     def profile(self, name: ProfileName) -> Profile | None:
         return self.settings.profiles.get(name)

@@ -1,7 +1,8 @@
 """reconcile_headroom: keep a constant number of placeholder pods for each profile, which workers preempt.
 
 Only live placeholders of the present shape count. Nothing that workers do raises the number; 0
-deletes all, and so does removing the profile.
+deletes all, and so does removing the profile. A process whose build of a profile is not the wanted one
+leaves the profile's placeholders alone, so that two configurations do not replace each other's.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pool.core.profiles import PlaceholderSize, placeholder_revision
 from pool.core.settings import Profile
 from pool.drivers.port import NOTE_REVISION, Pod, PodPhase, PodRole, PodSpec
 from pool.passes.running import Pass, Run
+from pool.store import rollouts
 from pool.store.observed_counts import placeholders_of
 
 # Placeholders of an old shape are replaced in steps, so that a change does not take all headroom away
@@ -33,9 +35,13 @@ def run(run: Run) -> None:
     """Delete placeholders that are dead, old or too many, then create missing ones."""
     settings = run.deps.settings
     found = _placeholders(run)
-    surplus = [pod for name, pods in found.items() if name not in settings.profiles for pod in pods]
+    others = _in_use_elsewhere(run)
+    gone = found.keys() - settings.profiles.keys() - others
+    surplus = [pod for name in sorted(gone) for pod in found[name]]
     missing: dict[str, int] = {}
     for name, profile in settings.profiles.items():
+        if name in others:
+            continue
         pods, revision = found.get(name, []), _revision(run, profile)
         plan = planned(profile.headroom, pods, revision)
         surplus += plan.delete
@@ -46,6 +52,12 @@ def run(run: Run) -> None:
             "placeholder_deleted", pod.name, partial(run.deps.driver.delete, pod.name, pod.uid, grace_s=0)
         )
     _create(run, missing)
+
+
+def _in_use_elsewhere(run: Run) -> set[str]:
+    """Return the profiles of which a process with another configuration has the wanted build."""
+    with run.deps.store.read() as tx:
+        return set(rollouts.used_by_others(tx, run.deps.revisions))
 
 
 def planned(wanted: int, pods: Sequence[Pod], revision: str) -> HeadroomPlan:

@@ -101,14 +101,13 @@ def reconcile(run: Run, name: ProfileName, profile: Profile, pods: PodView) -> N
 def supply(tx: Tx, deps: Deps, profile: Profile, pods: PodView, *, misses: int) -> planning.Supply:
     """What one profile needs and has, of one moment."""
     pool = deps.settings.pool
-    counted = counting.count(
-        tx,
-        ProfileName(profile.name),
+    ages = counting.SupplyAges(
         # Another process has seen them become ready a moment ago; our view of the pods may be older.
         just_ready_s=STALE_AFTER_S,
         young_s=pool.stuck_cutoff_s,
         node_wait_s=max(pool.unschedulable_limit_s, pool.stuck_cutoff_s),
     )
+    counted = counting.count(tx, ProfileName(profile.name), deps.settings.profiles, ages)
     just_ready = counted.just_ready - pods.going
     return planning.Supply(
         target=planning.clamped_target(targets.of(tx, profile), pool.max_workers),

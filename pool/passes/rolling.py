@@ -30,7 +30,7 @@ def adopt(run: Run, tx: Tx, profile: Profile) -> bool:
         return True
     wanted = WantedRevision(
         profile=ProfileName(profile.name),
-        revision=profiles.revision(profile),
+        revision=run.deps.revisions[ProfileName(profile.name)],
         image=profile.image,
     )
     decide = rollouts.adopt if run.deps.changes_builds else rollouts.is_wanted

@@ -23,7 +23,7 @@ from pool.drivers.port import Listing
 from pool.lifecycle import item_errors
 from pool.lifecycle.deps import Deps
 from pool.metrics.catalog import Item
-from pool.store import Tx, now, observed_counts, passes, suspects
+from pool.store import Tx, now, observed_counts, passes, rollouts, suspects
 from pool.store.suspects import SuspectKind
 
 log = structlog.get_logger(__name__)
@@ -206,6 +206,8 @@ def _under_lock(
     with deps.store.write() as tx:
         if lease.found_empty:
             observed_counts.broker_found_empty(tx)
+        if deps.changes_builds:
+            rollouts.note_use(tx, deps.revisions)
         young_s = 0.0 if by_hand else not_within_s(what.name)
         due = dry_run or passes.attempt(tx, what.name, deps.who, not_within_s=young_s)
     if not due:

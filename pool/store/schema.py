@@ -210,6 +210,7 @@ rollouts = Table(
     Column("since", Instant, nullable=False),
     Column("seen_at", Instant, nullable=False),
     Column("challenged_at", Instant),
+    Column("challenge_seen_at", Instant),
     Column("proven_at", Instant),
 )
 

@@ -4,7 +4,7 @@ once: as a slot before, as warm afterwards. Promises 25 and 44."""
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from sqlalchemy import text
 
@@ -24,13 +24,20 @@ class CountedSupply:
     waiting_for_a_node: frozenset[WorkerId]
 
 
-def count(
-    tx: Tx, profile: ProfileName, *, just_ready_s: float, young_s: float, node_wait_s: float
-) -> CountedSupply:
-    """Return the supply of one profile. `young_s` and `node_wait_s` are the longest ages of slots that
-    count, without and with a pod that no node can take."""
-    given = {"profile": profile, "just_ready_s": just_ready_s, "young_s": young_s, "node_wait_s": node_wait_s}
-    row = tx.execute(_SUPPLY, given).one()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupplyAges:
+    """The longest ages that count, in seconds: of a worker that may be newer than the view of the pods,
+    of a slot, and of a slot whose pod no node can take."""
+
+    just_ready_s: float
+    young_s: float
+    node_wait_s: float
+
+
+def count(tx: Tx, profile: ProfileName, profiles: Collection[str], ages: SupplyAges) -> CountedSupply:
+    """Return the supply of one profile. Waiters of a capped org count up to the room it has left, over
+    all `profiles`."""
+    row = tx.execute(_SUPPLY, {"profile": profile, "profiles": list(profiles), **asdict(ages)}).one()
     return CountedSupply(
         waiters=row.waiters,
         idle=row.idle,
@@ -49,6 +56,10 @@ def fresh_misses(
     return [RequestPk(pk) for pk in tx.execute(_FRESH_MISSES, given).scalars()]
 
 
+# Requests for a profile that can get new workers: it is configured, and its breaker is closed.
+_CAN_GROW = """q.profile = ANY (:profiles)
+        AND NOT EXISTS (SELECT 1 FROM breakers b WHERE b.profile = q.profile AND b.open_until > at.now)"""
+
 # Of a capped org only as many waiters count, oldest first over all profiles, as it has room for.
 _SUPPLY = text(f"""
 WITH at AS MATERIALIZED (SELECT {PG_NOW} AS now),
@@ -56,7 +67,7 @@ WITH at AS MATERIALIZED (SELECT {PG_NOW} AS now),
     SELECT q.profile, o.cap - o.in_use AS room,
         row_number() OVER (PARTITION BY q.org ORDER BY q.created_at, q.pk) AS place
       FROM at, orgs o JOIN requests q ON q.org = o.id
-      WHERE o.cap > 0 AND q.state = 'waiting' AND q.deadline_at > at.now)
+      WHERE o.cap > 0 AND q.state = 'waiting' AND q.deadline_at > at.now AND {_CAN_GROW})
 SELECT
   (SELECT count(*) FROM at, requests q JOIN orgs o ON o.id = q.org
     WHERE q.profile = :profile AND q.state = 'waiting' AND q.deadline_at > at.now AND o.cap = 0)
@@ -78,12 +89,13 @@ WITH at AS MATERIALIZED (SELECT {PG_NOW} AS now),
     SELECT q.pk, q.org, q.profile, q.missed_at,
         row_number() OVER (PARTITION BY q.org ORDER BY q.missed_at, q.pk) AS place
       FROM at, requests q
-      WHERE q.profile = ANY (:profiles) AND q.missed_at IS NOT NULL AND q.miss_consumed_at IS NULL
+      WHERE {_CAN_GROW} AND q.missed_at IS NOT NULL AND q.miss_consumed_at IS NULL
         AND q.missed_at > at.now - make_interval(secs => :fresh_s)
         AND q.missed_at <= at.now + make_interval(secs => {AHEAD_S})),
   room AS (
     SELECT o.id, o.cap - o.in_use
-        - (SELECT count(*) FROM requests q WHERE q.org = o.id AND q.state = 'waiting' AND q.deadline_at > at.now)
+        - (SELECT count(*) FROM requests q WHERE q.org = o.id AND q.state = 'waiting' AND q.deadline_at > at.now
+            AND {_CAN_GROW})
         - (SELECT count(*) FROM requests q WHERE q.org = o.id AND q.state = 'refused'
             AND q.miss_consumed_at > at.now - make_interval(secs => :fresh_s)
             AND q.miss_consumed_at <= at.now + make_interval(secs => {AHEAD_S})) AS left

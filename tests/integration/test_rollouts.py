@@ -17,9 +17,9 @@ from pool.lifecycle.spawning import HANDED_ON_AT_MOST, spawn
 from pool.ops import reporting
 from pool.ops.cli.status import screen
 from pool.passes import PASSES
-from pool.passes.running import Run, carry_out
+from pool.passes.running import Run, carry_out, run_once
 from pool.store import breakers, targets
-from pool.store.rollouts import CHALLENGE_S
+from pool.store.rollouts import CHALLENGE_S, REPEATED_WITHIN_S
 from tests.support.world import World
 
 NEW = "registry/worker:2"
@@ -231,10 +231,10 @@ def test_a_rollback_keeps_the_workers_of_the_image_before(rolled: World) -> None
     rolled.run_pass("reconcile_warm")
     _end(rolled)
     rolled.profile(image=rolled.worker(min(old)).image)
-    for _ in range(3):
+    for _ in range(8):
         rolled.run_pass("reconcile_warm")
         _become_ready(rolled)
-        rolled.pass_time(CHALLENGE_S + 1)
+        rolled.pass_time(REPEATED_WITHIN_S - 5)
     assert {w.id for w in rolled.workers(State.IDLE)} == old
     assert "rolling out" not in _status(rolled)
     assert "halted" not in _status(rolled)
@@ -253,7 +253,7 @@ def test_a_process_with_an_old_configuration_does_not_undo_a_rollout(rolled: Wor
         _become_ready(rolled)
         what = carry_out(stale, PASSES["reconcile_warm"], Run(deps=stale, name="reconcile_warm"))
         assert what["actions"]["stood_back"]
-        rolled.pass_time(CHALLENGE_S - 1)
+        rolled.pass_time(CHALLENGE_S + 1)
     assert _images(rolled, State.IDLE) == [NEW] * 4
 
 
@@ -261,11 +261,11 @@ def test_a_configuration_without_a_live_process_is_not_in_force(rolled: World) -
     rolled.run_pass("reconcile_warm")
     rolled.profile(image="warmpool/reference-worker")
     rolled.granted()
-    for _ in range(2):
+    for _ in range(3):
         rolled.run_pass("reconcile_warm")
         assert [r.image for r in rolled.rows("rollouts")] == [NEW]
-        rolled.pass_time(CHALLENGE_S - 1)
-    rolled.pass_time(2)
+        rolled.pass_time(CHALLENGE_S / 3)
+    rolled.pass_time(1)
     for _ in range(2):
         rolled.run_pass("reconcile_warm")
         _become_ready(rolled)
@@ -274,20 +274,53 @@ def test_a_configuration_without_a_live_process_is_not_in_force(rolled: World) -
 
 
 def test_an_outage_does_not_make_an_old_configuration_the_wanted_one(rolled: World) -> None:
-    """Nothing was noted for an hour. The old process comes first, the new one a moment later."""
+    """It begins during a challenge and takes an hour. Then the old process comes first, the new one a
+    moment later.
+    """
     rolled.run_pass("reconcile_warm")
     new = rolled.deps
     rolled.profile(image="warmpool/reference-worker")
     stale = rolled.deps
+    rolled.run_pass("reconcile_warm")
     rolled.pass_time(3600)
     for rolled.deps in (stale, new, stale):
         rolled.run_pass("reconcile_warm")
         rolled.pass_time(5)
     assert [r.image for r in rolled.rows("rollouts")] == [NEW]
-    rolled.pass_time(CHALLENGE_S - 6)
     rolled.deps = new
     rolled.run_pass("reconcile_warm")
     assert [r.challenged_at for r in rolled.rows("rollouts")] == [None]
+
+
+def test_any_pass_of_a_process_with_the_wanted_build_withdraws_a_challenge(rolled: World) -> None:
+    """The old process gets every tick of the reconcile, the new one only those of another pass."""
+    rolled.run_pass("reconcile_warm")
+    new = rolled.deps
+    rolled.profile(image="warmpool/reference-worker")
+    for _ in range(9):
+        rolled.run_pass("reconcile_warm")
+        run_once(new, PASSES["collect_garbage"], by_hand=True)
+        rolled.pass_time(REPEATED_WITHIN_S - 5)
+    assert [r.image for r in rolled.rows("rollouts")] == [NEW]
+
+
+def test_placeholders_are_left_to_the_process_with_the_wanted_build(rolled: World) -> None:
+    rolled.profile(headroom=2)
+    rolled.run_pass("reconcile_warm")
+    rolled.run_pass("reconcile_headroom")
+    before = {name for name in rolled.driver.pods if name not in {w.id for w in rolled.workers()}}
+    new = rolled.deps
+    assert len(before) == 2
+    rolled.profile(image="warmpool/reference-worker", headroom=0)
+    rolled.run_pass("reconcile_headroom")
+    assert before <= set(rolled.driver.pods)
+    rolled.deps = new
+    rolled.configure(profiles={})
+    rolled.run_pass("reconcile_headroom")
+    assert before <= set(rolled.driver.pods)
+    rolled.pass_time(61)
+    rolled.run_pass("reconcile_headroom")
+    assert not before & set(rolled.driver.pods)
 
 
 def test_a_command_with_another_configuration_changes_no_build(rolled: World) -> None:

@@ -58,7 +58,8 @@ _numbers = itertools.count(1)
 
 
 def counted(tx: Tx) -> supply.CountedSupply:
-    return supply.count(tx, DEFAULT, just_ready_s=50, young_s=50, node_wait_s=150)
+    ages = supply.SupplyAges(just_ready_s=50, young_s=50, node_wait_s=150)
+    return supply.count(tx, DEFAULT, [DEFAULT, BOUND, BIG], ages)
 
 
 def misses(tx: Tx, profile: ProfileName) -> list[RequestPk]:
@@ -1003,6 +1004,19 @@ def test_demand_of_a_capped_org_is_at_most_the_room_it_has_left_over_all_profile
         assert counted(tx).waiters == 1 + 4
         orgs.change(tx, ACME, {"in_use": 3})
         assert counted(tx).waiters == 4
+
+
+def test_waiters_for_a_profile_that_cannot_grow_take_no_room_from_others(store: Store) -> None:
+    """A profile that is not configured, or whose breaker is open."""
+    with store.write() as tx:
+        an_org(tx, "acme", cap=1)
+        a_waiter(tx, "acme", profile="removed")
+        a_waiter(tx, "acme", profile="big")
+        a_waiter(tx, "acme")
+        assert counted(tx).waiters == 0
+        breakers.failed(tx, BIG, "no image")
+        tx.execute(text("UPDATE breakers SET open_until = now() + interval '1 hour'"))
+        assert counted(tx).waiters == 1
 
 
 def test_misses_of_a_capped_org_count_up_to_its_room_and_not_again_once_consumed(store: Store) -> None:

@@ -203,8 +203,8 @@ MUTANTS: tuple[Mutant, ...] = (
         45,
         "the placeholders of a removed profile stay",
         "pool/passes/reconcile_headroom.py",
-        "if name not in settings.profiles for pod in pods]",
-        "if not name for pod in pods]",
+        "surplus = [pod for name in sorted(gone) for pod in found[name]]",
+        "surplus: list[Pod] = []",
         f"{PASSES}::test_placeholders_of_a_removed_profile_are_deleted",
     ),
     broken(

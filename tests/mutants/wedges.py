@@ -217,7 +217,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a worker that becomes ready during a reconcile is not counted",
         "pool/passes/reconcile_warm.py",
         "        spawning=len(counted.young |",
-        "        spawning=len(counting.count(tx, ProfileName(profile.name), just_ready_s=1, young_s=1e6, node_wait_s=1).young |",
+        "        spawning=len(counting.count(tx, ProfileName(profile.name), deps.settings.profiles, ages).young |",
         f"{PASSES}::test_worker_that_becomes_ready_during_a_reconcile_is_counted_once",
     ),
     broken(

@@ -242,7 +242,7 @@ WRONG_LINES = [
     (f"[orgs.{'a' * 129}]", 1, f"orgs.{'a' * 129} is named "),
     ("[orgs.a]\nweight = 0", 2, "orgs.a.weight is 0; it must be a number from 0.001 to 1000000"),
     ("[orgs.a]\nweight = inf", 2, "orgs.a.weight is inf; it must be a number"),
-    ("[orgs.a.values]\n'a b' = 'x'", 2, 'orgs.a.values."a b" is named "a b"; it must be a key'),
+    ("[orgs.a.values]\n'a b' = 'x'", 2, 'orgs.a.values."a b" is named "a b"; it must be made of'),
     ("[pol]\n", 1, "pol is not a section; did you mean pool?"),
     ("max_workers = 3", 1, "max_workers is not a section; max_workers belongs in [pool] of the file"),
     ("x = '''\n[pool]\nmax_workers = -1\n'''\n[pool]\nmax_workers = -2", 6, "pool.max_workers is -2"),

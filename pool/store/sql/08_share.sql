@@ -43,10 +43,11 @@ LANGUAGE sql STABLE AS $$
 $$
 ;;
 -- Return the number of workers of a profile that its waiters will get: warm ones, and slots that
--- are not stuck.
+-- are not stuck. A slot that has its pod may wait for a node.
 CREATE FUNCTION warmpool_coming(c warmpool_call, p_profile text) RETURNS bigint LANGUAGE sql STABLE AS $$
   SELECT count(*) FROM workers w WHERE w.profile = p_profile AND (w.state = 'idle'
-    OR (w.state = 'spawning' AND w.state_since > c.at - make_interval(secs => (c.rules ->> 'stuck_s')::float8)))
+    OR (w.state = 'spawning' AND w.state_since > c.at - make_interval(secs =>
+      (c.rules ->> CASE WHEN w.pod_uid IS NULL THEN 'stuck_s' ELSE 'node_wait_s' END)::float8)))
 $$
 ;;
 -- Return the number of workers whose room is free soon, because their pods are being deleted.
@@ -73,12 +74,20 @@ BEGIN
   IF cap = 0 THEN
     RETURN false;
   END IF;
+  -- Two ends of an index: however many of the org's own requests wait, they are not read.
+  IF NOT EXISTS (SELECT 1 FROM requests q WHERE q.state = 'waiting' AND q.org < p_org)
+      AND NOT EXISTS (SELECT 1 FROM requests q WHERE q.state = 'waiting' AND q.org > p_org) THEN
+    RETURN false;
+  END IF;
   SELECT * INTO o FROM orgs WHERE id = p_org;
   IF o.hot_idle_floor > 0 AND o.parked + p_parking <= o.hot_idle_floor THEN
     RETURN false;
   END IF;
-  SELECT q.passed INTO passed FROM requests q
-    WHERE q.state = 'waiting' AND q.org = p_org AND q.deadline_at > c.at ORDER BY q.created_at, q.pk LIMIT 1;
+  SELECT y.passed INTO passed FROM jsonb_object_keys(c.rules -> 'ttls') s(name) CROSS JOIN LATERAL (
+      SELECT q.passed, q.created_at, q.pk FROM requests q
+        WHERE q.profile = s.name AND q.state = 'waiting' AND q.org = p_org AND q.deadline_at > c.at
+        ORDER BY q.created_at, q.pk LIMIT 1) y
+    ORDER BY y.created_at, y.pk LIMIT 1;
   own := warmpool_rank(warmpool_used(o) - p_ended, o.weight, coalesce(passed, 0), cap);
   supply := p_given + (SELECT count(*) FROM workers w WHERE w.state IN ('idle', 'spawning', 'draining'));
   RETURN (
