@@ -181,7 +181,7 @@ KINDS: dict[object, ValueKind] = {
     int: ValueKind(
         takes="a whole number",
         wrongs=_unless(_is_whole),
-        from_text=lambda text: int(text) if _WHOLE.fullmatch(text.strip()) else text,
+        from_text=lambda text: int(text.strip()) if _WHOLE.fullmatch(text.strip()) else text,
     ),
     float: ValueKind(takes="a number", wrongs=_unless(_is_number), keep=float),
     str: ValueKind(takes="a string on one line", wrongs=_unless(_is_line)),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example as always
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -544,6 +545,7 @@ def _value(value: Any) -> str:
 
 
 @given(st.text(), ENVIRONMENTS)
+@always("", {"WARMPOOL_SIGNATURE_LIMIT_S": "0\x1f"})
 @settings(max_examples=examples(150))
 def test_any_text_and_any_environment_give_settings_or_findings(text: str, env: dict[str, str]) -> None:
     assert_fit_to_read(parse(text, "f.toml", env))
