@@ -19,11 +19,11 @@ from pool.core.ids import ProfileName
 from pool.core.records import SeenWorker
 from pool.core.settings import Profile
 from pool.core.states import MoveReason, Outcome
-from pool.drivers.port import PodPhase
 from pool.lifecycle import claiming, retiring
 from pool.lifecycle.deps import Deps
 from pool.lifecycle.effects import Effects, transaction
 from pool.passes import rolling, unconfigured
+from pool.passes.pod_view import PodView
 from pool.passes.running import STALE_AFTER_S, Pass, Run
 from pool.store import (
     Tx,
@@ -37,24 +37,6 @@ from pool.store import (
     workers,
 )
 from pool.store import supply as counting
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodView:
-    """Names of pods by what the driver reports about them."""
-
-    usable: frozenset[str]
-    going: frozenset[str]
-    unschedulable: frozenset[str]
-
-    @classmethod
-    def seen_by(cls, run: Run) -> PodView:
-        pods = run.cluster().named().values()
-        return cls(
-            usable=frozenset(p.name for p in pods if p.usable),
-            going=frozenset(p.name for p in pods if p.terminating or p.leaving or p.phase is PodPhase.ENDED),
-            unschedulable=frozenset(p.name for p in pods if p.unschedulable),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +65,7 @@ def run(run: Run) -> None:
     pods = PodView.seen_by(run)
     for name, profile in run.deps.settings.profiles.items():
         run.try_item("reconciled", name, partial(reconcile, run, ProfileName(name), profile, pods))
-        run.try_item("replaced", name, partial(rolling.replace, run, profile, pods.usable))
+        run.try_item("replaced", name, partial(rolling.replace, run, profile, pods))
     unconfigured.retire(run)
 
 
@@ -102,18 +84,16 @@ def supply(tx: Tx, deps: Deps, profile: Profile, pods: PodView, *, misses: int) 
     """What one profile needs and has, of one moment."""
     pool = deps.settings.pool
     ages = counting.SupplyAges(
-        # Another process has seen them become ready a moment ago; our view of the pods may be older.
         just_ready_s=STALE_AFTER_S,
         young_s=pool.stuck_cutoff_s,
         node_wait_s=max(pool.unschedulable_limit_s, pool.stuck_cutoff_s),
     )
     counted = counting.count(tx, ProfileName(profile.name), deps.settings.profiles, ages)
-    just_ready = counted.just_ready - pods.going
     return planning.Supply(
         target=planning.clamped_target(targets.of(tx, profile), pool.max_workers),
         waiters=counted.waiters,
         misses=misses,
-        warm=sum(1 for i in counted.idle if i in pods.usable or i in just_ready),
+        warm=len(pods.standing(counted.idle, counted.just_ready)),
         # The young ones, and those that find no node and are kept for a while.
         spawning=len(counted.young | (counted.waiting_for_a_node & pods.unschedulable)),
     )
@@ -133,7 +113,7 @@ def _make_slots(run: Run, tx: Tx, after: Effects, profile: Profile, pods: PodVie
         tx, name, deps.settings.profiles, fresh_s=deps.settings.pool.miss_fresh_s, most=run.limit
     )
     seen = supply(tx, deps, profile, pods, misses=len(misses))
-    wanted = max(planning.slots_wanted(seen), rolling.replacement(run, tx, profile, pods.usable).slots)
+    wanted = max(planning.slots_wanted(seen), rolling.replacement(run, tx, profile, pods).slots)
     if run.dry_run:
         run.did("slots_made", wanted)
         return 0

@@ -5,7 +5,7 @@ for it. `planning.replacement` decides; this module counts and carries out.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from pool.core import planning, profiles
 from pool.core.ids import ProfileName
@@ -15,7 +15,8 @@ from pool.core.states import CLAIMED, MoveReason, Outcome, State
 from pool.lifecycle import retiring
 from pool.lifecycle.deps import Deps
 from pool.lifecycle.effects import transaction
-from pool.passes.running import Run
+from pool.passes.pod_view import PodView
+from pool.passes.running import STALE_AFTER_S, Run
 from pool.store import Tx, breakers, builds, lock_reconcile, rollouts, targets, workers
 from pool.store.builds import Old
 from pool.store.rollouts import WantedRevision
@@ -40,17 +41,17 @@ def adopt(run: Run, tx: Tx, profile: Profile) -> bool:
     return ours
 
 
-def replacement(run: Run, tx: Tx, profile: Profile, usable: Collection[str]) -> planning.Replacement:
+def replacement(run: Run, tx: Tx, profile: Profile, pods: PodView) -> planning.Replacement:
     """Return what to do for this profile, as this transaction sees it."""
     name, wanted = ProfileName(profile.name), profiles.revision(profile)
     if not builds.others_live(tx, name, wanted):
         return planning.Replacement()
     if not run.dry_run and builds.has_been_ready(tx, name, wanted):
         rollouts.prove(tx, name)
-    return planning.replacement(_builds(tx, run.deps, profile, usable))
+    return planning.replacement(_builds(tx, run.deps, profile, pods))
 
 
-def replace(run: Run, profile: Profile, usable: Collection[str]) -> None:
+def replace(run: Run, profile: Profile, pods: PodView) -> None:
     """Drain old workers of one profile: slots that this process cannot fill, idle workers that the
     supply can spare, then parked workers.
     """
@@ -59,14 +60,14 @@ def replace(run: Run, profile: Profile, usable: Collection[str]) -> None:
         lock_reconcile(tx, name)
         if not adopt(run, tx, profile) or not builds.others_live(tx, name, wanted):
             return
-        plan = replacement(run, tx, profile, usable)
+        plan = replacement(run, tx, profile, pods)
         target = planning.clamped_target(targets.of(tx, profile), deps.settings.pool.max_workers)
         old = builds.others_unclaimed(tx, name, wanted)
     by = deps.by(MoveReason.ROLLOUT, f"{profile.image} replaces it")
     slots = [w for w in old if w.state is State.SPAWNING and not w.has_pod]
     parked = [w for w in old if w.state is State.HOT_IDLE]
     _drain_all(run, [*slots, *parked[: plan.parked_go]], by, least_idle=0)
-    idle = sorted((w for w in old if w.state is State.IDLE), key=lambda w: (w.id in usable, w.ready_at))
+    idle = sorted((w for w in old if w.state is State.IDLE), key=lambda w: (w.id in pods.usable, w.ready_at))
     _drain_all(run, idle[: plan.idle_go], by, least_idle=target)
 
 
@@ -98,12 +99,14 @@ def _drain_one(run: Run, worker: SeenWorker, by: By, *, least_idle: int) -> None
     run.step("old_worker_replaced", worker.id, drain)
 
 
-def _builds(tx: Tx, deps: Deps, profile: Profile, usable: Collection[str]) -> planning.Builds:
+def _builds(tx: Tx, deps: Deps, profile: Profile, pods: PodView) -> planning.Builds:
     pool, name, wanted = deps.settings.pool, ProfileName(profile.name), profiles.revision(profile)
     counts = builds.by_state(tx, name)
-    idle = [(w, revision) for w, revision in builds.of_idle(tx, name) if w in usable]
-    fresh = workers.just_ready(tx, name, within_s=pool.rollout_ready_s)
-    new = [w for w, revision in idle if revision == wanted]
+    build_of = dict(builds.of_idle(tx, name))
+    idle = pods.standing(build_of, workers.just_ready(tx, name, within_s=STALE_AFTER_S))
+    new = {w for w in idle if build_of[w] == wanted}
+    # A worker that this view does not show yet is under way: no old worker is drained for it.
+    fresh = workers.just_ready(tx, name, within_s=pool.rollout_ready_s) | (new - pods.usable)
     old = {s: sum(n for (r, at), n in counts.items() if at is s and r != wanted) for s in State}
     known = rollouts.get(tx, name)
     return planning.Builds(
@@ -112,8 +115,8 @@ def _builds(tx: Tx, deps: Deps, profile: Profile, usable: Collection[str]) -> pl
         old_idle=len(idle) - len(new),
         old_parked=old[State.HOT_IDLE],
         old_busy=sum(old[s] for s in CLAIMED),
-        new_idle=sum(1 for w in new if w not in fresh),
-        new_fresh=sum(1 for w in new if w in fresh),
+        new_idle=len(new - fresh),
+        new_fresh=len(new & fresh),
         new_spawning=counts.get((wanted, State.SPAWNING), 0),
         proven=known is not None and known.proven_at is not None,
         failing=name in breakers.every(tx),

@@ -126,6 +126,22 @@ def test_a_worker_that_is_ready_only_briefly_replaces_nothing(rolled: World) -> 
     assert len(_images(rolled, State.IDLE)) == 4
 
 
+def test_a_new_worker_that_is_just_ready_and_not_in_the_view_is_not_made_again(
+    rolled: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each process has its own view of the pods, and this one's is slightly older than the rows."""
+    rolled.run_pass("reconcile_warm")
+    before = rolled.driver.cached()
+    _become_ready(rolled)
+    with monkeypatch.context() as older:
+        older.setattr(rolled.driver, "cached", lambda: before)
+        rolled.run_pass("reconcile_warm")
+    assert _images(rolled, State.SPAWNING) == []
+    assert len(_images(rolled, State.IDLE)) == 5
+    rolled.run_pass("reconcile_warm")
+    assert len(_images(rolled, State.IDLE)) == 4
+
+
 def test_old_workers_are_granted_until_they_are_replaced(rolled: World) -> None:
     rolled.run_pass("reconcile_warm")
     granted = rolled.granted()
