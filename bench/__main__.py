@@ -23,6 +23,7 @@ from bench import (
     lane_load,
     listing,
     pressure,
+    protecting,
     refilling,
     refusals,
     spawning,
@@ -43,6 +44,7 @@ BENCHES: dict[str, tuple[Callable[[Effort], BenchReport], Effort, Effort]] = {
     "claim-cost": (claim_cost.run, claim_cost.FULL, claim_cost.QUICK),
     "growth": (growth.run, growth.FULL, growth.QUICK),
     "refilling": (refilling.run, refilling.FULL, refilling.QUICK),
+    "protecting": (protecting.run, protecting.FULL, protecting.QUICK),
     "spawning": (spawning.run, spawning.FULL, spawning.QUICK),
     "listing": (listing.run, listing.FULL, listing.QUICK),
 }

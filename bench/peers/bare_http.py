@@ -31,6 +31,12 @@ class BareClient:
             raise RuntimeError(f"{status}: {answer[:300]!r}")
         return answer
 
+    def patch(self, path: str, body: bytes) -> None:
+        """Apply a merge patch."""
+        status, answer = self._call("PATCH", path, body)
+        if status != 200:
+            raise RuntimeError(f"{status}: {answer[:300]!r}")
+
     def get(self, path: str) -> bytes:
         status, answer = self._call("GET", path, None)
         if status != 200:
@@ -41,7 +47,8 @@ class BareClient:
         if not hasattr(self._own, "connection"):
             self._own.connection = http.client.HTTPSConnection(self._at, context=self._tls, timeout=60)
         connection: http.client.HTTPSConnection = self._own.connection
-        connection.request(method, path, body, self._headers)
+        content = {"Content-Type": "application/merge-patch+json"} if method == "PATCH" else {}
+        connection.request(method, path, body, self._headers | content)
         response = connection.getresponse()
         return response.status, response.read()
 

@@ -258,6 +258,13 @@ class Driver(Protocol):
     def read(self, name: str) -> Pod | None:
         """Return one pod, by a consistent read."""
 
+    def recent(self, name: str) -> Pod | None:
+        """Return one pod as last observed, without a call to a server.
+
+        None if this process does not follow the pods, or has not seen this one. The answer may be
+        old: a stamp based on it is refused if the pod has changed.
+        """
+
     def list(self) -> Listing:
         """Return all pods of this pool, by a consistent read. Raise rather than return a partial list."""
 

@@ -1,7 +1,8 @@
 """Stamp: write the state of the row into the pod's metadata.
 
 Reads both, writes the difference against the version that it read, and repeats until they agree. So
-the last stamp is correct, however many run at once.
+the last stamp is correct, however many run at once. The pod is taken from this process's own view
+first: if that is old, the write is refused and the pod is read.
 """
 
 from __future__ import annotations
@@ -49,12 +50,17 @@ def stamp(deps: Deps, worker_id: WorkerId) -> bool:
 
     If the pod is ending or gone, its holder is informed at the next renewal.
     """
+    pod = deps.driver.recent(worker_id)
+    written: Stamp | None = None
     for _ in range(_ROUNDS):
         with deps.store.read() as tx:
             worker = workers.get(tx, worker_id)
         if worker is None or worker.state in LEAVING | TERMINAL or worker.state is State.SPAWNING:
             return True
-        pod = deps.driver.read(worker_id)
+        if wanted(worker) == written:
+            return True
+        if pod is None or pod.uid != worker.pod_uid or pod.terminating or pod.epoch > worker.epoch:
+            pod = deps.driver.read(worker_id)
         if pod is None or pod.uid != worker.pod_uid:
             mark_or_drain(deps, worker, deps.by(MoveReason.POD_GONE))
             return False
@@ -68,7 +74,9 @@ def stamp(deps: Deps, worker_id: WorkerId) -> bool:
             return True
         result = deps.driver.stamp(pod, wanted(worker))
         if result is StampResult.WRITTEN:
+            written = wanted(worker)
             log.info("pod_stamped", worker=worker_id, epoch=worker.epoch, busy=worker.state in CLAIMED)
+        pod = None
     log.warning("stamp_left_to_the_guard", worker=worker_id)
     return False
 

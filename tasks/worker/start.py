@@ -14,7 +14,7 @@ from celery import bootsteps, signals
 
 from pool.config import logs
 from pool.core.errors import Refused, Transient
-from pool.core.names import ACQUIRE, FLEET, PASSES
+from pool.core.names import ACQUIRE, BIND, FLEET, PASSES
 from pool.lifecycle import observing
 from pool.passes import fallback
 from tasks.app import app
@@ -78,6 +78,8 @@ def _started(**_: Any) -> None:
     if app.role == FLEET:
         _begin("observer", lambda: observing.follow(deps, app.stopping))
         _begin("fallback", lambda: fallback.watch_over(deps, app.stopping))
+    elif app.role == BIND and app.settings.pool.driver == "kubernetes":
+        _begin("pod cache", _keep_cache)
     elif app.role == PASSES:
         _begin("pod cache", _keep_cache)
         threading.Thread(target=_log_start_checks, name="preflight", daemon=True).start()
@@ -117,7 +119,7 @@ def _log_start_checks() -> None:
 
 
 def _keep_cache() -> None:
-    """Follow the watch, to keep the driver's cache fresh for the passes."""
+    """Follow the watch, to keep the driver's cache fresh for passes and stamps."""
     deps = app.deps
     while not app.stopping.is_set():
         try:

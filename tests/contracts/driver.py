@@ -302,6 +302,12 @@ class DriverContract:
 
     # Stamping
 
+    def test_a_recent_pod_is_one_that_was_read_or_none(self, driver: Driver, ready: Pod) -> None:
+        """A process that does not follow the pods may have no view of them."""
+        seen = driver.recent(ready.name)
+        assert seen is None or (seen.name, seen.uid) == (ready.name, ready.uid)
+        assert driver.recent("no-such-pod") is None
+
     def test_a_stamp_is_seen_by_every_replica(self, driver: Driver, other: Driver, ready: Pod) -> None:
         assert driver.stamp(ready, HELD) is StampResult.WRITTEN
         seen = other.read(ready.name)
@@ -419,7 +425,10 @@ class DriverContract:
             ready = ground.make_ready(pod)
             watcher.wait_for(Pod, pod.name, ready=True)
             assert other.stamp(ready, HELD) is StampResult.WRITTEN
-            watcher.wait_for(Pod, pod.name, ever_stamped=True)
+            stamped = watcher.wait_for(Pod, pod.name, ever_stamped=True)
+            recent = driver.recent(pod.name)
+            assert recent is not None
+            assert recent.version == stamped.version
             ground.make_busy(ready)
             other.delete(pod.name, pod.uid)
             watcher.wait_for(Pod, pod.name, terminating=True)

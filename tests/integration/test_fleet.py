@@ -23,7 +23,10 @@ from pool.drivers.port import (
     NOTE_EPOCH,
     NOTE_ORG,
     Gone,
+    Pod,
     PodPhase,
+    Stamp,
+    StampResult,
 )
 from pool.lifecycle import activating, observing, retiring, spawning, stamping
 from pool.store import orgs, schema, workers
@@ -292,6 +295,53 @@ def test_a_stamp_copies_the_row_and_writes_nothing_the_second_time(world: World)
     assert pod.labels[LABEL_BUSY] == "false"
     assert NOTE_DO_NOT_DISRUPT not in pod.annotations
     assert pod.annotations[NOTE_ORG] == "acme"
+
+
+def test_a_stamp_of_a_pod_in_the_view_is_one_call(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    (worker,) = world.warm(1)
+    monkeypatch.setattr(world.driver, "recent", world.driver.pods.get)
+    granted = world.granted("acme")
+    before = len(world.driver.calls)
+    world.deliver("pool.stamp")
+    assert world.driver.calls[before:] == [("stamp", worker)]
+    assert world.driver.pods[worker].annotations[NOTE_CLAIM] == granted.claim_id
+
+
+def test_a_stamp_with_an_old_view_reads_the_pod_and_is_correct(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (worker,) = world.warm(1)
+    old = world.driver.pods[worker]
+    monkeypatch.setattr(world.driver, "recent", {worker: old}.get)
+    granted = world.granted("acme")
+    world.driver.change(worker, node="other")
+    world.deliver("pool.stamp")
+    assert world.driver.pods[worker].annotations[NOTE_CLAIM] == granted.claim_id
+    world.release(granted.claim_id)
+    world.deliver("pool.stamp")
+    assert world.driver.pods[worker].labels[LABEL_BUSY] == "false"
+    world.granted("acme")
+    world.driver.change(worker, terminating=True)
+    world.deliver("pool.stamp")
+    assert world.driver.pods[worker].labels[LABEL_BUSY] == "false"
+
+
+def test_a_row_that_changes_while_its_pod_is_stamped_is_stamped_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (worker,) = world.warm(1)
+    granted = world.granted("acme")
+    write = world.driver.stamp
+
+    def released_meanwhile(pod: Pod, stamp: Stamp) -> StampResult:
+        monkeypatch.setattr(world.driver, "stamp", write)
+        result = write(pod, stamp)
+        world.release(granted.claim_id)
+        return result
+
+    monkeypatch.setattr(world.driver, "stamp", released_meanwhile)
+    assert stamping.stamp(world.deps, WorkerId(worker))
+    assert world.driver.pods[worker].labels[LABEL_BUSY] == "false"
 
 
 def test_a_pod_never_carries_two_orgs_stamps(world: World) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ class AuditedRequest:
     namespace: str = ""
     name: str = ""
     path: str = ""
+    # When it was answered, by this machine's wall clock.
+    at: float = 0.0
 
     @property
     def is_write(self) -> bool:
@@ -48,9 +51,13 @@ def marker(number: int) -> str:
 
 
 def recorded(log: Path, since: int) -> Iterator[AuditedRequest]:
-    """Read the log from that byte on; an incomplete last line is left out."""
+    """Read the log from that byte on. A line that began before it and an incomplete last line are left
+    out.
+    """
     with log.open("rb") as lines:
-        lines.seek(since)
+        if since:
+            lines.seek(since - 1)
+            lines.readline()
         for line in lines:
             record = json.loads(line) if line.endswith(b"\n") else {}
             once = "ResponseStarted" if record.get("verb") == "watch" else "ResponseComplete"
@@ -65,4 +72,5 @@ def _request(record: Mapping[str, Any]) -> AuditedRequest:
         verb=record["verb"], resource=resource, user=record["user"].get("username", ""),
         code=record.get("responseStatus", {}).get("code", 0), namespace=what.get("namespace", ""),
         name=what.get("name", ""), path=record["requestURI"],
+        at=datetime.fromisoformat(record["stageTimestamp"]).timestamp(),
     )  # fmt: skip

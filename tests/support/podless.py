@@ -190,6 +190,9 @@ class PodlessDriver:
         self._called("read", name)
         return self.pods.get(name)
 
+    def recent(self, name: str) -> Pod | None:
+        return self.pods.get(name) if self._following else None
+
     def list(self) -> Listing:
         self._called("list", "")
         listing = Listing(pods=tuple(self.pods.values()), anchored=self.anchored)

@@ -98,6 +98,9 @@ class KubernetesDriver:
         known = self._read(name)
         return None if known is None else self._cache.shown(known)
 
+    def recent(self, name: str) -> Pod | None:
+        return self._cache.get(name)
+
     def list(self) -> Listing:
         began = self._clock.monotonic()
         call = ApiCall(right=Right.LIST_PODS, query=self._selected)

@@ -60,6 +60,11 @@ class PodCache:
                 self._pods.copy(), lambda pod: replace(pod, age_s=self._age_s(known[pod.name].created_s))
             )
 
+    def get(self, name: str) -> Pod | None:
+        with self._lock:
+            known = self._known.get(name)
+            return None if known is None else self._shown(known)
+
     def shown(self, known: Known) -> Pod:
         """Return a pod that was read otherwise, with the state of its node applied."""
         with self._lock:
