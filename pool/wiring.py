@@ -132,6 +132,7 @@ def open_store(settings: Settings, *, connections: int = 5, lock_timeout_s: floa
         call_timeout_s=settings.pool.call_timeout_s,
         lock_timeout_s=lock_timeout_s,
         connections=connections,
+        pooler=settings.pool.database_pooler,
     )
 
 

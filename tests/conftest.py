@@ -56,7 +56,7 @@ _LONG = (
     "test_write_refusing_redis", "test_message_fuzzer", "test_hostile_messages", "test_lock_losses",
     "test_client_wire", "test_local_pool",
     "test_browser", "test_signed", "test_model", "test_redis_keys", "test_outages", "test_end_to_end",
-    "test_metrics_live", "test_race",
+    "test_metrics_live", "test_race", "test_postgres_failover",
     "test_queue_per_org", "test_rollout_of_an_image", "test_master_key", "test_bad_input",
     "test_parallel_spawns", "test_mailbox",
     "test_local_passes", "test_crash_points", "test_pairs", "test_negative",

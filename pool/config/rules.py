@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from pool.config import podrules
 from pool.config.kinds import Wrong
+from pool.core import database_url
 from pool.core.names import ENV_PREFIX, ENV_TEST_PREFIX
 from pool.core.settings import KubernetesSettings, OrgDefaults, PoolSettings, Profile
 
@@ -24,9 +25,8 @@ LEAST_OLD_KEY_CHARS = 16
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _VALUE_KEY = re.compile(r"[A-Za-z0-9_.-]+")
 _URL_PATH = re.compile(r"/[^\s?#]*(?:\?[^\s#]*)?")
-_DATABASE_SCHEMES = ("postgresql", "postgresql+psycopg", "postgres")
 _BROKER_SCHEMES = ("redis", "rediss")
-_DATABASE_TAKES = "postgresql://USER:PASSWORD@HOST/NAME, or empty for the embedded server"
+_DATABASE_TAKES = f"{database_url.TAKES}, or empty for the embedded server"
 _BROKER_TAKES = "redis://HOST:PORT/N, rediss://HOST:PORT/N, or empty for the embedded server"
 
 
@@ -64,7 +64,7 @@ def _previous_master_key(value: str) -> Iterator[Wrong]:
 
 
 def _database_url(value: str) -> Iterator[Wrong]:
-    if value and not _well_formed(value, _DATABASE_SCHEMES):
+    if value and database_url.parsed(value) is None:
         yield Wrong(given=redacted(value), takes=_DATABASE_TAKES)
 
 

@@ -28,7 +28,13 @@ class PoolSettings:
         ".warmpool", "Directory of the embedded Redis, the embedded Postgres and the local pods."
     )
     database_url: str = _opt(
-        "", "Postgres URL: postgresql://USER:PASSWORD@HOST/NAME. Empty: the embedded server."
+        "",
+        "Postgres URL: postgresql://USER:PASSWORD@HOST/NAME. Several hosts, HOST1:PORT,HOST2:PORT: the one"
+        " that accepts writes is used. Empty: the embedded server.",
+    )
+    database_pooler: bool = _opt(
+        default=False,
+        doc="Whether database_url leads to a pooler in transaction mode, such as PgBouncer.",
     )
     broker_url: str = _opt(
         "", "Redis URL: redis://HOST:PORT/N, or rediss:// for TLS. Empty: the embedded server."

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, select, text
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy import Connection, Engine, create_engine, event, select, text
+from sqlalchemy.engine import ExceptionContext
 
-from pool.core.errors import PoolError
-from pool.store.errors import translated
+from pool.store.address import address
+from pool.store.errors import is_elsewhere, translated
 from pool.store.sql import Instant
 from pool.store.sql import now as now_sql
 
 Tx = Connection
 IDLE_IN_TRANSACTION_S = 3.0
+# Connections that a store may open beyond its number, for a moment.
+OVERFLOW = 5
 _NOW = select(now_sql())
 _LOCK_RECONCILE = text("SELECT pg_advisory_xact_lock(hashtextextended(:k, 8))")
 
@@ -98,49 +100,60 @@ def connect(
     lock_timeout_s: float | None = None,
     connections: int = 20,
     idle_s: float = IDLE_IN_TRANSACTION_S,
+    pooler: bool = False,
 ) -> Store:
     """Return a store on this database. No connection is opened yet.
 
     `lock_timeout_s` limits the wait of a statement for a lock; the default is the timeout of a
-    call. The server ends a transaction that is idle for `idle_s`.
+    call. The server ends a transaction that is idle for `idle_s`. With a `pooler` a session may have
+    another server connection for each transaction: limits are set in each transaction, and no
+    statement is prepared.
     """
     # No transaction of the pool spans a call to another system, so an idle one belongs to a process
     # that has stopped. The server ends it long before others that need its locks time out.
-    ms = call_timeout_s * 1000
+    limits_ms = {
+        "statement_timeout": call_timeout_s * 1000,
+        "lock_timeout": int((lock_timeout_s or call_timeout_s) * 1000),
+        "idle_in_transaction_session_timeout": int(idle_s * 1000),
+    }
+    options = " ".join(f"-c {name}={ms}" for name, ms in limits_ms.items())
     engine = create_engine(
-        _address(url),
+        address(url),
         pool_size=connections,
-        max_overflow=5,
+        max_overflow=OVERFLOW,
         pool_timeout=call_timeout_s,
         pool_recycle=1800,
         connect_args={
             "connect_timeout": max(2, call_timeout_s // 2),
-            "options": f"-c statement_timeout={ms}"
-            f" -c lock_timeout={int((lock_timeout_s or call_timeout_s) * 1000)}"
-            f" -c idle_in_transaction_session_timeout={int(idle_s * 1000)}",
             "application_name": "warmpool",
-            "tcp_user_timeout": ms,
+            "tcp_user_timeout": call_timeout_s * 1000,
+            # None: no statement is ever prepared.
+            **({"prepare_threshold": None} if pooler else {"options": options}),
         },
     )
+    event.listen(engine, "handle_error", _leave_a_server_that_moved)
+    if pooler:
+        event.listen(engine, "begin", _limits(limits_ms))
     return Store(engine)
+
+
+def _leave_a_server_that_moved(context: ExceptionContext) -> None:
+    """Treat a server that became a standby like one that is gone: close all connections to it."""
+    if is_elsewhere(context.original_exception):
+        context.is_disconnect = True
+
+
+def _limits(limits_ms: Mapping[str, int]) -> Any:
+    """Return a listener that sets the limits in each transaction."""
+    statement = "SELECT " + ", ".join(f"set_config('{n}', '{ms}', true)" for n, ms in limits_ms.items())
+
+    def begin(tx: Tx) -> None:
+        if tx.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
+            tx.exec_driver_sql(statement)
+
+    return begin
 
 
 def lock_reconcile(tx: Tx, profile: str) -> None:
     """Serialise the transactions that count demand and create slots for a profile."""
     tx.execute(_LOCK_RECONCILE, {"k": profile})
-
-
-def _address(url: str) -> URL:
-    """Return the URL with the name of the installed driver."""
-    try:
-        parsed = make_url(url)
-    except ArgumentError as exc:
-        raise PoolError(
-            "database_url: cannot be parsed; it must be postgresql://USER:PASSWORD@HOST/NAME"
-        ) from exc
-    if parsed.get_backend_name() not in {"postgresql", "postgres"}:
-        raise PoolError(
-            f"database_url: {parsed.get_backend_name()} is not supported;"
-            " it must be postgresql://USER:PASSWORD@HOST/NAME"
-        )
-    return parsed.set(drivername="postgresql+psycopg")

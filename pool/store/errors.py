@@ -15,8 +15,10 @@ from pool.core.errors import BrokenPromise, IllegalMove, PoolError, Transient
 
 _MOVES = frozenset({"legal_moves_only", "terminal_row_never_comes_back", "every_worker_begins_as_a_slot"})
 _RETRY_STATES = frozenset(
-    {"40001", "40P01", "57014", "55P03", "57P01", "57P02", "57P03", "53300", "25P03", "25006"}
+    {"40001", "40P01", "57014", "55P03", "57P01", "57P02", "57P03", "53300", "25P03", "25006", "26000"}
 )
+# SQLSTATEs of a server that is not the primary: read-only, and shutting down or recovering.
+_ELSEWHERE = frozenset({"25006", "57P01", "57P02", "57P03"})
 # SQLSTATEs for a table, a column or a function that does not exist in the database.
 _UNKNOWN_NAMES = frozenset({"42P01", "42703", "42883"})
 
@@ -39,6 +41,11 @@ def translated() -> Iterator[None]:
         if state in _UNKNOWN_NAMES:
             raise PoolError(f"database: {_first_line(exc)}: run `warmpool migrate`") from exc
         raise
+
+
+def is_elsewhere(exc: BaseException | None) -> bool:
+    """Return whether a driver's error means that writes must go to another server."""
+    return getattr(exc, "sqlstate", None) in _ELSEWHERE
 
 
 def constraint_of(exc: IntegrityError) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy.exc import DBAPIError
 
 from pool.store.engine import Store
-from pool.store.errors import translated
+from pool.store.errors import is_elsewhere, translated
 
 
 class RuleConnection:
@@ -28,6 +28,9 @@ class RuleConnection:
             try:
                 found = self._open().execute(statement, (argument,), prepare=True).fetchone()
             except driver.Error as exc:
+                if is_elsewhere(exc) or (self._connection is not None and self._connection.broken):
+                    # The engine's other connections lead to the same server.
+                    self._engine.dispose()
                 self.close()
                 raise DBAPIError.instance(
                     statement, None, exc, driver.Error, dialect=self._engine.dialect

@@ -35,6 +35,7 @@ from pool.store import (
     workers,
 )
 from pool.store.errors import translated
+from pool.store.rule_connection import RuleConnection
 from pool.store.sql import at as given_instant
 from pool.store.workers import Fence, PodFacts
 from tests.support.waiting import eventually
@@ -1373,6 +1374,49 @@ def test_a_deadlock_is_transient(store: Store) -> None:
     assert sorted(ended) == ["database: deadlock detected", "fine"]
 
 
+def test_a_connection_whose_server_became_read_only_is_not_used_again(store: Store) -> None:
+    """After a failover the old primary is a standby, and its connections may still be open."""
+    again = connect(store.engine.url.render_as_string(hide_password=False), connections=2)
+    rule = RuleConnection(again)
+    statement = "UPDATE clock SET shift_s = shift_s + %s::float8 RETURNING 'written'"
+    with again.read() as tx, again.read() as other:
+        for each in (tx, other):
+            each.exec_driver_sql("SET default_transaction_read_only = on")
+    with pytest.raises(Transient, match="read-only"):
+        rule.ask(statement, "0")
+    assert rule.ask(statement, "0") == "written"
+    with again.read() as tx, again.read() as other:
+        for each in (tx, other):
+            each.exec_driver_sql("SET default_transaction_read_only = on")
+    with pytest.raises(Transient, match="read-only"):
+        again.ask(statement, "0")
+    with again.read() as tx, again.read() as other:
+        for each in (tx, other):
+            assert each.exec_driver_sql(statement, ("0",)).scalar_one() == "written"
+    rule.close()
+    again.close()
+
+
+def test_behind_a_pooler_limits_apply_in_each_transaction_and_nothing_is_prepared(store: Store) -> None:
+    again = connect(
+        store.engine.url.render_as_string(hide_password=False), call_timeout_s=7, pooler=True, connections=1
+    )
+    with again.write() as tx:
+        assert tx.execute(text("SHOW statement_timeout")).scalar_one() == "7s"
+        assert tx.execute(text("SHOW idle_in_transaction_session_timeout")).scalar_one() == "3s"
+    with again.read() as tx:
+        assert tx.execute(text("SHOW statement_timeout")).scalar_one() == "0"
+    for _ in range(10):
+        with again.read() as tx:
+            tx.execute(text("SELECT 1"))
+    rule = RuleConnection(again)
+    for _ in range(3):
+        assert rule.ask("SELECT %s::text", "x") == "x"
+    assert rule.ask("SELECT count(*)::text FROM pg_prepared_statements WHERE %s <> ''", "x") == "0"
+    rule.close()
+    again.close()
+
+
 @pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg"])
 def test_every_spelling_of_a_postgres_url_reaches_the_database(store: Store, scheme: str) -> None:
     _, _, rest = store.engine.url.render_as_string(hide_password=False).partition("://")
@@ -1384,9 +1428,12 @@ def test_every_spelling_of_a_postgres_url_reaches_the_database(store: Store, sch
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("sqlite:///pool.db", r"^database_url: sqlite is not supported; it must be postgresql://"),
-        ("mysql+pymysql://u:secret@h/d", r"^database_url: mysql is not supported; it must be postgresql://"),
-        ("secret", r"^database_url: cannot be parsed; it must be postgresql://"),
+        ("sqlite:///pool.db", r"^database_url: must be postgresql://"),
+        ("mysql+pymysql://u:secret@h/d", r"^database_url: must be postgresql://"),
+        ("secret", r"^database_url: must be postgresql://"),
+        ("postgresql://u:secret@h1:5432,h2:x/d", r"^database_url: must be postgresql://"),
+        ("postgresql://u:secret@h1,,h2/d", r"^database_url: must be postgresql://"),
+        ("postgresql://u:secret@h1:99999/d", r"^database_url: must be postgresql://"),
     ],
 )
 def test_a_url_that_is_not_postgres_is_refused_with_the_fields_name(url: str, said: str) -> None:

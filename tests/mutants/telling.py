@@ -128,17 +128,17 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         38,
         "the store accepts the URL of any database",
-        "pool/store/engine.py",
-        '    if parsed.get_backend_name() not in {"postgresql", "postgres"}:\n',
-        "    if not parsed.get_backend_name():\n",
+        "pool/core/database_url.py",
+        'if found is None or found["scheme"] not in _SCHEMES:',
+        "if found is None:",
         f"{STORE}::test_a_url_that_is_not_postgres_is_refused_with_the_fields_name",
     ),
     broken(
         38,
         "the configuration accepts the URL of another database",
         "pool/config/rules.py",
-        '_DATABASE_SCHEMES = ("postgresql", ',
-        '_DATABASE_SCHEMES = ("sqlite", "postgresql", ',
+        "    if value and database_url.parsed(value) is None:",
+        "    if value and not value:",
         "tests/unit/test_config.py::test_an_invalid_line_is_reported_with_line_setting_value_and_what_is_allowed",
     ),
     broken(

@@ -31,9 +31,11 @@ _STOP_LIMIT_S = 30.0
 class PostgresServer:
     """One server with one data directory; `kill` and `start` lose nothing that was committed."""
 
-    def __init__(self, *, fsync: bool = False, tls: Path | None = None) -> None:
+    def __init__(
+        self, *, fsync: bool = False, tls: Path | None = None, primary: PostgresServer | None = None
+    ) -> None:
         """`tls` is a folder with tls.crt and tls.key; the server then accepts TLS and plain
-        connections.
+        connections. With a `primary` it is a standby of that server.
         """
         self._root = Path(tempfile.mkdtemp(prefix="wp-pg-"))
         self._data = self._root / "data"
@@ -46,7 +48,22 @@ class PostgresServer:
         if self._account:
             os.chown(self._root, self._account.uid, -1)
             self._root.chmod(0o755)
-        self._make()
+        if primary is None:
+            self._make()
+        else:
+            copy = (
+                "-d",
+                primary.url(),
+                "-D",
+                str(self._data),
+                "-R",
+                "-X",
+                "stream",
+                "-c",
+                "fast",
+                "--no-sync",
+            )
+            self._run("pg_basebackup", *copy)
 
     def _make(self) -> None:
         """Create a cluster as a copy of one that was created on this machine before, because initdb
@@ -130,6 +147,11 @@ class PostgresServer:
                 self._process.kill()
                 self._process.wait()
             self._process = None
+
+    def promote(self) -> None:
+        """Make a standby the primary."""
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            connection.execute("SELECT pg_promote()")
 
     def kill(self) -> None:
         """Kill the server as in a crash of the machine; the next start recovers."""
