@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -73,3 +74,17 @@ def test_a_closed_pipe_leaves_no_traceback() -> None:
         text=True,
     )
     assert done.stderr == ""
+
+
+def test_a_module_named_tasks_in_the_working_directory_is_not_run(tmp_path: Path) -> None:
+    (tmp_path / "tasks.py").write_text('import sys; sys.exit("not the tasks of the pool")')
+    done = subprocess.run(
+        [sys.executable, "-m", "pool.ops.cli", "worker", "acquire"],
+        cwd=tmp_path,
+        env=os.environ
+        | {"PYTHONPATH": str(Path.cwd()), "WARMPOOL_DATABASE_URL": "postgresql://127.0.0.1:1/none"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "warmpool: database: connection failed" in done.stderr
