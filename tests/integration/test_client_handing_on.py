@@ -1,4 +1,6 @@
-"""A claim goes from one process to another: one client lets it go, the other adopts it."""
+"""A claim goes from one process to another: one client lets it go, the other adopts it. And what a
+client takes from its environment.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ import pytest
 from celery import Celery
 
 from pool.client import AsyncPool, ClaimLost, InvalidInput, Pool, Refused
+from pool.core.signing import OrgKey
 from tests.support.redis_server import RedisServer
 from tests.support.standin_pool import RENEWED_END, StandIn, a_grant
 
@@ -96,6 +99,25 @@ def test_what_is_no_claim_is_named(service: StandIn, claim: dict[str, object], f
     with Pool(service.url) as pool, pytest.raises(InvalidInput) as caught:
         pool.adopt(claim)
     assert caught.value.field == field
+
+
+def test_a_client_with_a_key_and_the_url_of_its_environment_needs_no_arguments(
+    service: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = OrgKey(org="keyed", version=1, secret="0" * 64).text
+    monkeypatch.setenv("WARMPOOL_BROKER_URL", service.url)
+    monkeypatch.setenv("WARMPOOL_ORG_KEY", key)
+
+    async def asynchronously() -> None:
+        async with AsyncPool() as pool, pool.acquire(request_id="async") as worker:
+            assert await pool.cancel(None, "async") == "already_answered"
+            assert service.claim(worker.claim_id) == "live"
+
+    with Pool() as pool, pool.acquire(request_id="blocking"):
+        assert pool.cancel(None, "blocking") == "already_answered"
+    asyncio.run(asynchronously())
+    made = {kwargs["request_id"] for _, kwargs in service.ran("pool.acquire") if kwargs["org"] == "keyed"}
+    assert made == {"async", "blocking"}
 
 
 def test_the_asyncio_client_lets_go_and_adopts(service: StandIn) -> None:
