@@ -6,7 +6,7 @@ ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
 COPY pyproject.toml requirements.lock README.md LICENSE ./
 COPY deploy/image_requirements.py deploy/
-# Two environments: one goes into the image, the other only builds the wheel of warmpool.
+# Two environments: one goes into the image, the other only builds the wheels of client and server.
 RUN python deploy/image_requirements.py > image.lock \
  && python deploy/image_requirements.py hatchling > build.lock \
  && python -m venv /opt/warmpool \
@@ -15,8 +15,9 @@ RUN python deploy/image_requirements.py > image.lock \
  && /opt/build/bin/python -m pip install --require-hashes --no-deps -r build.lock
 COPY pool pool
 COPY tasks tasks
+COPY clientdist clientdist
 COPY beat_schedule.py ./
-RUN /opt/build/bin/python -m pip wheel --no-deps --no-build-isolation --wheel-dir /dist . \
+RUN /opt/build/bin/python -m pip wheel --no-deps --no-build-isolation --wheel-dir /dist ./clientdist . \
  && /opt/warmpool/bin/python -m pip install --no-deps --no-index /dist/*.whl \
  && /opt/warmpool/bin/python -m pip uninstall --yes pip \
  && /opt/warmpool/bin/python -m compileall -q /opt/warmpool/lib

@@ -16,7 +16,7 @@ PODS ?= local
 KUBE_JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help venv up check test lint format bench bench-quick race fairness chaos soak drill proof mutants test-kube lock sbom audit clean
+.PHONY: help venv up check test lint format bench bench-quick race fairness chaos soak drill proof mutants test-kube test-dist lock sbom audit clean
 .DELETE_ON_ERROR:
 
 help: ## print this
@@ -24,15 +24,16 @@ help: ## print this
 
 venv: $(STAMP) ## set up the virtual environment
 
-# The lock pins every package by hash; the project itself is installed in place, with the build tool
-# from the lock.
-$(STAMP): requirements.lock pyproject.toml
+# The lock pins every package by hash; the server and the client are installed in place, with the
+# build tool from the lock.
+$(STAMP): requirements.lock pyproject.toml clientdist/pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "make: no $(PYTHON): install Python 3.11 or newer, or set PYTHON" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $(PYTHON) is too old: Python 3.11 or newer is needed; set PYTHON to one" >&2; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "make: $(PYTHON) has no venv module: install it (on Debian and Ubuntu: python3-venv)" >&2; exit 1; }
 	@test -x $(BIN)/python || { echo "make: creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "make: installing the locked packages (a minute or two the first time)"
 	@$(PIP) install --require-hashes -r requirements.lock
+	@$(PIP) install --no-deps --no-build-isolation -e clientdist
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -40,13 +41,13 @@ up: $(STAMP) ## start everything on this machine: broker, database, workers
 	@$(BIN)/warmpool up
 
 # Bytecode is kept in any shell: compiling the tests takes a runner longer than importing them.
-check test test-kube: export PYTHONDONTWRITEBYTECODE :=
+check test test-dist test-kube: export PYTHONDONTWRITEBYTECODE :=
 
 check: lint ## lint, and the unit tests with a tenth of their examples: for every commit, half a minute at most
 	@echo "make: unit tests" && WARMPOOL_TEST_QUICK=1 $(BIN)/python -m pytest -q -o timeout_method=signal tests/unit
 
 test: $(STAMP) ## run the tests that need only this machine (TESTS=tests/unit for a part)
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder --durations=15 --durations-min=10 $(TESTS) --ignore=tests/kube
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder --durations=15 --durations-min=10 $(TESTS) --ignore=tests/kube --ignore=tests/dist
 
 lint: $(STAMP) ## check style, types and the layers
 	@echo "make: ruff" && $(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet .
@@ -90,10 +91,13 @@ test-kube: $(STAMP) ## run the tests against a real Kubernetes API server
 	@$(BIN)/python -m tests.support.kube_binaries >/dev/null
 	@$(BIN)/python -m pytest -n $(KUBE_JOBS) --dist loadgroup tests/kube
 
+test-dist: $(STAMP) ## install the client from its wheel beside old and new Celery and redis, and use it (needs a package index)
+	@$(BIN)/python -m pytest tests/dist
+
 lock: ## choose the newest packages that fit pyproject.toml (needs uv)
 	@command -v $(UV) >/dev/null || { echo "make: no uv: install it, or set UV" >&2; exit 1; }
 	@$(UV) pip compile --quiet pyproject.toml --extra embedded --extra kubernetes --extra plots --group dev --universal --generate-hashes \
-		--no-emit-index-url --no-emit-find-links --upgrade --custom-compile-command "make lock" -o requirements.lock
+		--no-emit-index-url --no-emit-find-links --no-emit-package warmpool --upgrade --custom-compile-command "make lock" -o requirements.lock
 
 sbom: ## write the image's packages to build/sbom.json (CycloneDX), from the lock and without a network
 	@mkdir -p build

@@ -228,7 +228,7 @@ def acquire_and_release(pool: Pool) -> dict[str, Any]:
     threading.Event().wait(random.random() * 2 * HOLD_S)
     ended = time.monotonic()
     try:
-        outcome = worker.release()
+        outcome: str = worker.release()
     except PoolError as exc:
         outcome = type(exc).__name__
     return {

@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-EXTRAS = ("server", "kubernetes", "board")
+EXTRAS = ("kubernetes", "board")
 BESIDE = ("flower",)
+# Built from this tree, as the server is.
+CLIENT = "warmpool"
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -42,7 +44,7 @@ def roots(project: dict[str, Any]) -> set[str]:
     """Return the packages that the image requires directly."""
     extras = project["optional-dependencies"]
     asked = [*project["dependencies"], *(line for extra in EXTRAS for line in extras[extra])]
-    return {name(line) for line in asked} - {"warmpool"} | set(BESIDE)
+    return {name(line) for line in asked} - {CLIENT} | set(BESIDE)
 
 
 def name(requirement: str) -> str:

@@ -15,7 +15,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
-from pool.client import AsyncPool, AsyncWorker, Refused
+from warmpool import AsyncPool, AsyncWorker, Refused
 
 ORGS = ("acme", "bolt", "cargo")
 

@@ -14,7 +14,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
-from pool.client import BrokerDown, Pool, Refused, Worker
+from warmpool import BrokerDown, Pool, Refused, Worker
 
 
 def broker_url() -> str:

@@ -1,8 +1,8 @@
 """The client library that services import to acquire workers. It needs redis and the standard
 library. redis is imported when a pool is created.
 
-    from pool.client import Pool
-    pool = Pool("redis://…")
+    from warmpool import Pool
+    pool = Pool("redis://…")  # or Pool(), with WARMPOOL_BROKER_URL set
     with pool.acquire("acme", profile="default", wait_s=30) as worker:  # renewed, then released
         requests.get(worker.endpoint, headers=worker.auth)
 
@@ -12,7 +12,7 @@ queue="acquire").get()`; it must then renew and release by itself.
 
 If the pool accepts only signed requests, `Pool(url, org_key=…)` signs them with the key that
 `warmpool org key` prints. The variable WARMPOOL_ORG_KEY, or a file named by WARMPOOL_ORG_KEY_FILE,
-has the same effect.
+has the same effect. The org of the key is then the default of `acquire`.
 
 The Redis ACL for a client named "billing", on Redis 7.2 or newer: `-@all +hello +auth +ping
 +client|setname +client|setinfo +select +time +lpush %W~acquire (+blpop +lpop +rpush +expire
@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING
 
 from pool.client.blocking import Pool, Worker
 from pool.client.errors import AnswerOverdue, BrokerDown, ClaimLost, PoolClosed, TaskFailed
-from pool.core.errors import Refused
+from pool.core.errors import InvalidInput, PoolError, Refused, Transient
+from pool.core.literals import CancelOutcome, RefusalReason, ReleaseCondition, ReleaseOutcome, WorkerSource
 
 if TYPE_CHECKING:
     from pool.client.aio import AsyncPool, AsyncWorker
@@ -35,12 +36,20 @@ __all__ = [
     "AsyncPool",
     "AsyncWorker",
     "BrokerDown",
+    "CancelOutcome",
     "ClaimLost",
+    "InvalidInput",
     "Pool",
     "PoolClosed",
+    "PoolError",
+    "RefusalReason",
     "Refused",
+    "ReleaseCondition",
+    "ReleaseOutcome",
     "TaskFailed",
+    "Transient",
     "Worker",
+    "WorkerSource",
 ]
 
 

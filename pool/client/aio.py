@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from importlib import import_module
 from types import TracebackType
 from typing import Any, Self, cast
@@ -12,10 +12,13 @@ from pool.client import calls
 from pool.client.aio_session import AsyncSession
 from pool.client.core import log
 from pool.client.credentials import key_source
+from pool.client.defaults import broker_url
+from pool.client.defaults import org as org_or_default
 from pool.client.errors import PoolClosed
 from pool.client.identity import identity, named
 from pool.client.leases import HeldClaim, HeldLease
 from pool.core.errors import PoolError
+from pool.core.literals import CancelOutcome, ReleaseCondition, ReleaseOutcome
 from pool.core.states import Condition
 
 
@@ -32,19 +35,21 @@ class AsyncPool:
 
     def __init__(
         self,
-        url: str,
+        url: str | None = None,
         *,
         name: str | None = None,
         org_key: str | None = None,
         answer_grace_s: float = calls.ANSWER_GRACE_S,
     ) -> None:
-        """Create a pool. `name` appears in Flower and in the name of the reply list.
+        """Create a pool. `url` is the broker's; the default is WARMPOOL_BROKER_URL.
+
+        `name` appears in Flower and in the name of the reply list.
 
         An acquire fails after wait_s + answer_grace_s. `org_key`, as printed by `warmpool org key`,
         signs every request. The default is WARMPOOL_ORG_KEY, or the file named by
         WARMPOOL_ORG_KEY_FILE.
         """
-        self._url = url
+        self._url = broker_url(url)
         self._name = named(name)
         self._grace_s = answer_grace_s
         self._source = key_source(org_key)
@@ -55,21 +60,28 @@ class AsyncPool:
 
     def acquire(
         self,
-        org: str,
+        org: str | None = None,
         profile: str = "default",
         *,
         wait_s: float = 0,
-        lease_s: float = 30,
+        lease_s: float = calls.LEASE_S,
         ttl_s: float | None = None,
         request_id: str | None = None,
     ) -> Acquiring:
         """Return an acquire to await or to enter with `async with`; it yields a worker or raises `Refused`.
 
+        The default org is that of the key.
+
         If it is cancelled, its request is cancelled, and a claim that was granted meanwhile is
         released.
         """
         arguments = calls.acquire_arguments(
-            org, profile, request_id, wait_s=wait_s, lease_s=lease_s, ttl_s=ttl_s
+            org_or_default(org, self._source),
+            profile,
+            request_id,
+            wait_s=wait_s,
+            lease_s=lease_s,
+            ttl_s=ttl_s,
         )
 
         async def acquired() -> AsyncWorker:
@@ -83,14 +95,43 @@ class AsyncPool:
 
         return Acquiring(acquired)
 
-    async def release(self, claim_id: str, condition: str = Condition.CLEAN) -> str:
+    async def release(
+        self, claim_id: str, condition: ReleaseCondition | Condition = Condition.CLEAN
+    ) -> ReleaseOutcome:
         """End a claim: return "released", "already_released" or "unknown_claim". Safe to repeat."""
         session = self._session()
-        return await session.call(session.core.release(claim_id, condition), calls.outcome)
+        return await session.call(session.core.release(claim_id, condition), calls.released)
 
-    async def cancel(self, org: str, request_id: str) -> str:
-        """Cancel a waiting request: return "cancelled", "already_answered" or "unknown_request"."""
-        return await self._session().call(calls.cancel(org, request_id), calls.outcome)
+    async def cancel(self, org: str | None, request_id: str) -> CancelOutcome:
+        """Cancel a waiting request: return "cancelled", "already_answered" or "unknown_request".
+
+        None is the org of the key.
+        """
+        call = calls.cancel(org_or_default(org, self._source), request_id)
+        return await self._session().call(call, calls.cancelled)
+
+    def adopt(self, claim: Mapping[str, object], *, lease_s: float | None = None) -> Acquiring:
+        """Return the adoption of a claim, to await or to enter with `async with`.
+
+        `Pool.adopt` describes the arguments and the errors.
+        """
+        grant, lease_s = calls.adopted(claim), calls.lease_of(claim, lease_s)
+
+        async def adopted() -> AsyncWorker:
+            session = self._session()
+            lease = HeldLease(grant, lease_s=lease_s, signal=asyncio.Event())
+
+            def take(result: object) -> AsyncWorker:
+                renewed = lease.adopted(calls.renewal(result))
+                return AsyncWorker(self, session.core.leases.hold(renewed, session.now()))
+
+            return await session.call(calls.renew([grant.claim_id], patience_s=calls.BRIEF_S), take)
+
+        return Acquiring(adopted)
+
+    def let_go(self, claim_id: str) -> None:
+        """Stop renewing a claim without releasing it: it ends with its lease."""
+        self._session().core.leases.drop(claim_id)
 
     def holds(self, claim_id: str) -> bool:
         """Return whether this pool renews that claim in the current event loop."""
@@ -127,9 +168,18 @@ class AsyncWorker(HeldClaim):
         super().__init__(lease)
         self._pool = pool
 
-    async def release(self, condition: str = Condition.CLEAN) -> str:
+    async def release(self, condition: ReleaseCondition | Condition = Condition.CLEAN) -> ReleaseOutcome:
         """Release the worker: return "released", "already_released" or "unknown_claim"."""
         return await self._pool.release(self.claim_id, self._giving_back(condition))
+
+    def let_go(self) -> dict[str, object]:
+        """Stop renewing the claim without releasing it, and return it for `adopt` in another process.
+
+        `Worker.let_go` describes what is returned.
+        """
+        claim = self._handing_on()
+        self._pool.let_go(self.claim_id)
+        return claim
 
     async def wait_lost(self) -> None:
         """Wait until the claim is lost."""
@@ -149,7 +199,7 @@ class AsyncWorker(HeldClaim):
 
 
 class Acquiring:
-    """An acquire that has not started: `await` it, or enter it with `async with`."""
+    """An acquire or an adoption that has not started: `await` it, or enter it with `async with`."""
 
     def __init__(self, acquired: Callable[[], Awaitable[AsyncWorker]]) -> None:
         self._acquired = acquired

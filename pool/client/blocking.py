@@ -6,7 +6,7 @@ import atexit
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import Self, cast
@@ -14,11 +14,14 @@ from typing import Self, cast
 from pool.client import calls
 from pool.client.core import log
 from pool.client.credentials import key_source
+from pool.client.defaults import broker_url
+from pool.client.defaults import org as org_or_default
 from pool.client.errors import PoolClosed
 from pool.client.identity import identity, named
 from pool.client.leases import HeldClaim, HeldLease
 from pool.client.session import Session
 from pool.core.errors import PoolError
+from pool.core.literals import CancelOutcome, ReleaseCondition, ReleaseOutcome
 from pool.core.states import Condition
 
 
@@ -36,19 +39,21 @@ class Pool:
 
     def __init__(
         self,
-        url: str,
+        url: str | None = None,
         *,
         name: str | None = None,
         org_key: str | None = None,
         answer_grace_s: float = calls.ANSWER_GRACE_S,
     ) -> None:
-        """Create a pool. `name` appears in Flower and in the name of the reply list.
+        """Create a pool. `url` is the broker's; the default is WARMPOOL_BROKER_URL.
+
+        `name` appears in Flower and in the name of the reply list.
 
         An acquire fails after wait_s + answer_grace_s. `org_key`, as printed by `warmpool org key`,
         signs every request. The default is WARMPOOL_ORG_KEY, or the file named by
         WARMPOOL_ORG_KEY_FILE.
         """
-        self._url = url
+        self._url = broker_url(url)
         self._name = named(name)
         self._grace_s = answer_grace_s
         self._source = key_source(org_key)
@@ -62,21 +67,26 @@ class Pool:
 
     def acquire(
         self,
-        org: str,
+        org: str | None = None,
         profile: str = "default",
         *,
         wait_s: float = 0,
-        lease_s: float = 30,
+        lease_s: float = calls.LEASE_S,
         ttl_s: float | None = None,
         request_id: str | None = None,
     ) -> Worker:
-        """Return a worker. Raise `Refused`, or `BrokerDown` or `AnswerOverdue` if there is no answer.
+        """Return a worker, by default for the org of the key. Raise `Refused`, or `BrokerDown` or `AnswerOverdue` if there is no answer.
 
         If the caller leaves early (timeout, Ctrl-C), the request is cancelled. If it was granted
         nevertheless, the claim is released.
         """
         arguments = calls.acquire_arguments(
-            org, profile, request_id, wait_s=wait_s, lease_s=lease_s, ttl_s=ttl_s
+            org_or_default(org, self._source),
+            profile,
+            request_id,
+            wait_s=wait_s,
+            lease_s=lease_s,
+            ttl_s=ttl_s,
         )
         session = self._session()
 
@@ -86,21 +96,40 @@ class Pool:
 
         return session.call(calls.acquire(arguments, grace_s=self._grace_s), take)
 
-    def release(self, claim_id: str, condition: str = Condition.CLEAN) -> str:
+    def release(
+        self, claim_id: str, condition: ReleaseCondition | Condition = Condition.CLEAN
+    ) -> ReleaseOutcome:
         """End a claim: return "released", "already_released" or "unknown_claim". Safe to repeat."""
         session = self._session()
-        return session.call(session.core.release(claim_id, condition), calls.outcome)
+        return session.call(session.core.release(claim_id, condition), calls.released)
 
-    def cancel(self, org: str, request_id: str) -> str:
-        """Cancel a waiting request: return "cancelled", "already_answered" or "unknown_request"."""
-        return self._session().call(calls.cancel(org, request_id), calls.outcome)
+    def cancel(self, org: str | None, request_id: str) -> CancelOutcome:
+        """Cancel a waiting request: return "cancelled", "already_answered" or "unknown_request".
+
+        None is the org of the key.
+        """
+        call = calls.cancel(org_or_default(org, self._source), request_id)
+        return self._session().call(call, calls.cancelled)
+
+    def adopt(self, claim: Mapping[str, object], *, lease_s: float | None = None) -> Worker:
+        """Hold a claim of another process: renew it from now on, and release it on exit.
+
+        `claim` is what `Worker.let_go` returned, or the answer that a Celery app got from
+        `pool.acquire`. If that acquire asked for a lease other than 30 s, pass it as `lease_s`.
+        Raise `ClaimLost` if the claim has ended, and `Refused` if the answer is a refusal.
+        """
+        grant = calls.adopted(claim)
+        lease = HeldLease(grant, lease_s=calls.lease_of(claim, lease_s), signal=threading.Event())
+        session = self._session()
+
+        def take(result: object) -> Worker:
+            renewed = lease.adopted(calls.renewal(result))
+            return Worker(self, session.core.leases.hold(renewed, session.now()))
+
+        return session.call(calls.renew([grant.claim_id], patience_s=calls.BRIEF_S), take)
 
     def let_go(self, claim_id: str) -> None:
-        """Stop renewing a claim without releasing it.
-
-        The claim lives until its lease expires, or until the program that it was passed to releases
-        it.
-        """
+        """Stop renewing a claim without releasing it: it ends with its lease."""
         self._session().core.leases.drop(claim_id)
 
     def holds(self, claim_id: str) -> bool:
@@ -154,9 +183,19 @@ class Worker(HeldClaim):
         super().__init__(lease)
         self._pool = pool
 
-    def release(self, condition: str = Condition.CLEAN) -> str:
+    def release(self, condition: ReleaseCondition | Condition = Condition.CLEAN) -> ReleaseOutcome:
         """Release the worker: return "released", "already_released" or "unknown_claim"."""
         return self._pool.release(self.claim_id, self._giving_back(condition))
+
+    def let_go(self) -> dict[str, object]:
+        """Stop renewing the claim without releasing it, and return it for `Pool.adopt`.
+
+        JSON can carry it to another process. It contains the token. If no process adopts it, the
+        claim ends with its lease.
+        """
+        claim = self._handing_on()
+        self._pool.let_go(self.claim_id)
+        return claim
 
     def wait_lost(self, timeout_s: float | None = None) -> bool:
         """Wait until the claim is lost. Return False if `timeout_s` passes first."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
-from pool.core.errors import BrokenPromise, Refused
+from pool.core.errors import BrokenPromise, InvalidInput, Refused
 from pool.core.ids import RandomIds
+from pool.core.literals import CancelOutcome, ReleaseOutcome, WorkerSource
 from pool.core.states import Condition
 
 ACQUIRE = "pool.acquire"
@@ -21,6 +22,7 @@ ANSWER_GRACE_S = 40.0
 # Ending a claim needs no activation, so these answers are fast.
 BRIEF_S = 10.0
 LONGEST_WAIT_S = 3600.0
+LEASE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +51,18 @@ class Grant:
     endpoint: str
     token: str = field(repr=False)
     lease_expires_at: datetime
-    source: str
+    source: WorkerSource
     ttl_s: int | None = None
+
+    def claim(self, *, lease_s: float) -> dict[str, object]:
+        """Return the claim as JSON can carry it: the answer to its acquire, and its lease."""
+        answer = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {
+            "outcome": "granted",
+            **answer,
+            "lease_expires_at": self.lease_expires_at.isoformat(),
+            "lease_s": lease_s,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,11 +124,27 @@ def granted(result: object) -> Grant:
             endpoint=str(answer["endpoint"]),
             token=str(answer["token"]),
             lease_expires_at=_instant(answer["lease_expires_at"]),
-            source=str(answer["source"]),
+            source=cast("WorkerSource", str(answer["source"])),
             ttl_s=None if answer.get("ttl_s") is None else int(answer["ttl_s"]),
         )
     except (KeyError, TypeError, ValueError) as exc:
         raise BrokenPromise(f"the answer to {ACQUIRE} does not match the task contract: {exc!r}") from exc
+
+
+def adopted(claim: Mapping[str, object]) -> Grant:
+    """Return the grant of a claim that was passed on. Raise `Refused` if it is a refusal."""
+    try:
+        return granted(dict(claim))
+    except BrokenPromise as exc:
+        raise InvalidInput("claim", f"is not an answer to {ACQUIRE}: {exc.__cause__!r}") from exc
+
+
+def lease_of(claim: Mapping[str, object], given: float | None) -> float:
+    """Return the lease of a claim that was passed on, in seconds."""
+    lease_s = claim.get("lease_s", LEASE_S) if given is None else given
+    if isinstance(lease_s, bool) or not isinstance(lease_s, int | float) or not lease_s > 0:
+        raise InvalidInput("lease_s", f"must be a number of seconds above 0, got {lease_s!r}")
+    return lease_s
 
 
 def renewal(result: object) -> Renewal:
@@ -134,9 +162,18 @@ def renewal(result: object) -> Renewal:
         raise BrokenPromise(f"the answer to {RENEW} does not match the task contract: {exc!r}") from exc
 
 
-def outcome(result: object) -> str:
-    """Return the outcome of a release or a cancel, or raise `Refused`."""
-    answer = _mapping("a release or cancel", result)
+def released(result: object) -> ReleaseOutcome:
+    """Return the outcome of a release, or raise `Refused`."""
+    return cast("ReleaseOutcome", _outcome(RELEASE, result))
+
+
+def cancelled(result: object) -> CancelOutcome:
+    """Return the outcome of a cancel, or raise `Refused`."""
+    return cast("CancelOutcome", _outcome(CANCEL, result))
+
+
+def _outcome(task: str, result: object) -> str:
+    answer = _mapping(task, result)
     _refuse(answer)
     return str(answer.get("outcome"))
 

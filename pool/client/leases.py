@@ -32,6 +32,7 @@ class HeldLease:
         self.lease_expires_at: datetime = grant.lease_expires_at
         self.condition = Condition.CLEAN
         self.released = False
+        self.let_go = False
         self.cause: str | None = None
         self.leaving: str | None = None
         self.unhealthy: str | None = None
@@ -47,7 +48,18 @@ class HeldLease:
             raise ClaimLost(self.grant.claim_id, self.cause)
         if self.released:
             raise ClaimLost(self.grant.claim_id, "it was released here")
+        if self.let_go:
+            raise ClaimLost(self.grant.claim_id, "it was let go here")
         return self.grant
+
+    def adopted(self, renewal: Renewal) -> HeldLease:
+        """Return this lease as it was renewed. Raise `ClaimLost` if the claim has ended."""
+        claim_id = self.grant.claim_id
+        if claim_id not in renewal.renewed:
+            raise ClaimLost(claim_id, renewal.gone.get(claim_id, "the server did not renew it"))
+        self.lease_expires_at = renewal.renewed[claim_id]
+        self.leaving, self.unhealthy = renewal.leaving.get(claim_id), renewal.unhealthy.get(claim_id)
+        return self
 
 
 class HeldClaim:
@@ -117,8 +129,15 @@ class HeldClaim:
         self._lease.released = True
         return chosen
 
+    def _handing_on(self) -> dict[str, object]:
+        """Mark the claim as let go, and return it for the process that adopts it."""
+        claim = self._lease.usable().claim(lease_s=self._lease.lease_s)
+        self._lease.let_go = True
+        return claim
+
     def __repr__(self) -> str:
-        state = f"lost: {self.cause}" if self.lost else "released" if self._lease.released else "held"
+        kept = "released" if self._lease.released else "let go" if self._lease.let_go else "held"
+        state = f"lost: {self.cause}" if self.lost else kept
         return f"<{type(self).__name__} {self.worker_id} claim={self.claim_id} epoch={self.epoch} {state}>"
 
 

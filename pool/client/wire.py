@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class ReplyWire:
 
     def send(self, *commands: tuple[Any, ...]) -> None:
         if self._connection is None:
-            self._connection = self._client.connection_pool.get_connection()
+            self._connection = self._take()
         try:
             self._connection.send_packed_command(self._connection.pack_commands(commands))
         except BaseException:
@@ -59,6 +60,12 @@ class ReplyWire:
         except BaseException:
             self.drop()
             raise
+
+    def _take(self) -> Any:
+        take = self._client.connection_pool.get_connection
+        # Before redis-py 5.3 the name of a command is needed; later it is deprecated.
+        needs_a_name = signature(take).parameters["command_name"].default is Parameter.empty
+        return take("_") if needs_a_name else take()
 
     def drop(self) -> None:
         connection, self._connection = self._connection, None

@@ -13,6 +13,10 @@ PoolError
 
 from __future__ import annotations
 
+from typing import cast
+
+from pool.core.literals import RefusalReason
+
 
 class PoolError(Exception):
     """Base of all errors that this project raises."""
@@ -31,7 +35,7 @@ class Refused(PoolError):
 
     def __init__(self, reason: str, *, detail: str = "", retry_after_s: float | None = None) -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
-        self.reason = reason
+        self.reason = cast("RefusalReason", reason)
         self.detail = detail
         self.retry_after_s = retry_after_s
 

@@ -60,7 +60,8 @@ ENV_TOKEN = "WARMPOOL_TOKEN"  # noqa: S105 - a name
 ENV_CLAIM = "WARMPOOL_CLAIM"
 ENV_EPOCH = "WARMPOOL_EPOCH"
 ENV_CURL_CONFIG = "WARMPOOL_CURL_CONFIG"
-# Read by the client.
+# Read by the client. The first is also a setting of the server.
+ENV_BROKER_URL = "WARMPOOL_BROKER_URL"
 ENV_ORG_KEY = "WARMPOOL_ORG_KEY"
 ENV_ORG_KEY_FILE = "WARMPOOL_ORG_KEY_FILE"
 # Given to the processes of the control plane.

@@ -162,6 +162,6 @@ def _made(metric: Metric, registry: CollectorRegistry) -> Counter | Gauge | Hist
 
 def _version() -> str:
     try:
-        return version("warmpool")
+        return version("warmpool-server")
     except PackageNotFoundError:
         return "unknown"

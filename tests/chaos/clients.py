@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pool.client import ClaimLost, Pool, Worker
+from pool.client import ClaimLost, Pool, ReleaseCondition, Worker
 from pool.core.errors import PoolError, Refused
 from tests.chaos.history import HistoryEvent, HistoryKind
 
@@ -105,7 +105,7 @@ class Turn:
         else:
             self._note(HistoryKind.USED)
 
-    def _release(self, condition: str) -> None:
+    def _release(self, condition: ReleaseCondition) -> None:
         assert self._worker is not None
         self._note(HistoryKind.RELEASING)
         try:

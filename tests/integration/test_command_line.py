@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -53,7 +54,7 @@ def test_help_imports_no_large_library(argv: list[str]) -> None:
         name
         for name in imported
         if name.startswith("pool.")
-        and not name.startswith(("pool.ops.cli", "pool.core.errors"))
+        and not name.startswith(("pool.ops.cli", "pool.core.errors", "pool.core.literals"))
         and name not in {"pool.ops", "pool.core"}
     }
 
@@ -73,3 +74,21 @@ def test_a_closed_pipe_leaves_no_traceback() -> None:
         text=True,
     )
     assert done.stderr == ""
+
+
+def test_a_module_named_tasks_in_the_working_directory_is_not_run(tmp_path: Path) -> None:
+    (tmp_path / "tasks.py").write_text('import sys; sys.exit("not the tasks of the pool")')
+    done = subprocess.run(
+        [sys.executable, "-m", "pool.ops.cli", "worker", "acquire"],
+        cwd=tmp_path,
+        env=os.environ
+        | {
+            "PYTHONPATH": str(Path.cwd()),
+            "WARMPOOL_BROKER_URL": "redis://127.0.0.1:1",
+            "WARMPOOL_DATABASE_URL": "postgresql://127.0.0.1:1/none",
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "warmpool: database: connection failed" in done.stderr, "it got as far as its first check"

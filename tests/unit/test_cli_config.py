@@ -121,7 +121,7 @@ def test_a_command_whose_library_is_missing_names_the_package_to_install(
     monkeypatch.setitem(root.COMMANDS, "lacking", ("lacking_command:app", "lacking"))
     assert run("lacking") == 1
     assert (
-        "needs the Python package no_such_library, which is not installed: pip install 'warmpool[embedded]'"
+        "needs the Python package no_such_library, which is not installed: pip install 'warmpool-server[embedded]'"
         in capsys.readouterr().err
     )
 

@@ -47,7 +47,8 @@ def load(settings: KubernetesSettings, *, connections: int) -> Access:
         from kubernetes.config import ConfigException
     except ImportError as exc:
         raise Refused(
-            "invalid", detail="the driver kubernetes needs its client: pip install 'warmpool[kubernetes]'"
+            "invalid",
+            detail="the driver kubernetes needs its client: pip install 'warmpool-server[kubernetes]'",
         ) from exc
     conf = Configuration()
     try:

@@ -178,7 +178,7 @@ def _invoke(name: str, line: HelpLine) -> int:
             raise
         raise PoolError(
             f"`warmpool {name}` needs the Python package {exc.name}, which is not installed: "
-            "pip install 'warmpool[embedded]'"
+            "pip install 'warmpool-server[embedded]'"
         ) from exc
     try:
         get_command(app).main(args=list(line.words[1:]), prog_name=f"warmpool {name}", obj=line)
@@ -206,7 +206,7 @@ def _version() -> str:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        return version("warmpool")
+        return version("warmpool-server")
     except PackageNotFoundError:
         return "(not installed)"
 

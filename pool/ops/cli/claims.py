@@ -75,7 +75,7 @@ def acquire(
         raise typer.Exit(3) from exc
     if not command:
         _print(worker, json=json)
-        pool.let_go(worker.claim_id)  # this process exits and renews nothing: the claim lives for one lease
+        worker.let_go()  # this process exits and renews nothing: the claim lives for one lease
         return
     code = 1
     try:

@@ -16,6 +16,7 @@ from pool.core import names
 from pool.core.clock import SystemClock
 from pool.core.errors import PoolError
 from pool.ops.cli.app import config_path, new_app, settings_of
+from pool.ops.interpreter import interpreter
 
 _FLOWER_LOGINS = (names.ENV_FLOWER_PASSWORD, "FLOWER_BASIC_AUTH", "FLOWER_AUTH_PROVIDER")
 _ASK_AGAIN_S = 2.0
@@ -153,5 +154,4 @@ def _become(context: typer.Context, *arguments: str) -> NoReturn:
     settings_of(context)  # report an invalid configuration here, before Celery starts
     path = config_path(context)
     env = os.environ | ({names.ENV_CONFIG: str(path.absolute())} if path else {})
-    flags = ["-P"] if sys.flags.safe_path else []
-    os.execve(sys.executable, [sys.executable, *flags, "-m", "tasks", *arguments], env)  # noqa: S606
+    os.execve(sys.executable, [*interpreter(), "-m", "tasks", *arguments], env)  # noqa: S606

@@ -144,7 +144,7 @@ class _Page:
             self.port = None
         elif importlib.util.find_spec(self.needs or self.name) is None:
             raise PoolError(
-                f"{self.needs or self.name} is not installed: pip install 'warmpool[embedded]', "
+                f"{self.needs or self.name} is not installed: pip install 'warmpool-server[embedded]', "
                 f"or leave it out with --no-{self.name}"
             )
         elif self.port is None:

@@ -82,7 +82,7 @@ def picture(outcomes: Sequence[SimulationOutcome], path: Path) -> None:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as exc:
         raise PoolError(
-            "--plot needs matplotlib, which is not installed: pip install 'warmpool[plots]'"
+            "--plot needs matplotlib, which is not installed: pip install 'warmpool-server[plots]'"
         ) from exc
     mpl.use("Agg")
     figure = Figure(figsize=(10, 2.6 * len(outcomes) + 0.6), layout="constrained")

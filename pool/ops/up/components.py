@@ -15,6 +15,7 @@ import pool
 from pool.config.environment import variable
 from pool.core.names import ENV_READY_FILE, ENV_RUN_PREFIX, QUEUES
 from pool.core.settings import Settings
+from pool.ops.interpreter import interpreter
 from pool.ops.up import postgres, redis
 from pool.ops.up.account import Account
 from pool.ops.up.datadir import DataDir
@@ -243,13 +244,6 @@ def code_version() -> str:
     files = [file for file in sources if file.is_file() and file.suffix != ".pyc"]
     stats = [(str(file), file.stat()) for file in sorted(files)]
     return digest(*(f"{file} {stat.st_mtime_ns} {stat.st_size}" for file, stat in stats))
-
-
-def interpreter() -> tuple[str, ...]:
-    """Return the Python command. Outside our source tree it ignores the current directory, which may contain
-    a `pool` folder."""
-    at_home = Path(pool.__file__).parents[1] == Path.cwd()
-    return (sys.executable,) if at_home else (sys.executable, "-P")
 
 
 def digest(*parts: str) -> str:
