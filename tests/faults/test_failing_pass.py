@@ -90,7 +90,7 @@ def run_due(system: System, insider: Insider, due: set[str], since: datetime) ->
         for name in left():
             insider.order(f"pool.{name}")
         try:
-            return eventually(lambda: not left(), within_s=2)
+            return eventually(lambda: not left(), within_s=0.2)
         except AssertionError:
             return False
 
