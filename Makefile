@@ -71,7 +71,7 @@ fairness: $(STAMP) ## share a full pool among orgs that always wait and print ea
 
 chaos: $(STAMP) ## seeded faults on the real system (SEED=1 MINUTES=10 PODS=kubernetes); without SEED also lock losses
 	@$(BIN)/python -m tests.chaos --seed $(or $(SEED),1) --minutes $(MINUTES) --pods $(PODS)
-	$(if $(SEED),,@WARMPOOL_TEST_LONG=1 $(BIN)/python -m pytest -s tests/faults/test_lock_losses.py tests/faults/test_outages.py)
+	$(if $(SEED),,@WARMPOOL_TEST_LONG=1 $(BIN)/python -m pytest -s tests/faults/test_lock_losses.py tests/faults/test_outages.py tests/faults/test_failing_pass.py)
 
 soak: $(STAMP) ## steady load for half an hour; memory, connections and tables must stay flat
 	@$(BIN)/python -m tests.soak

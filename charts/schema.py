@@ -354,6 +354,10 @@ def values() -> Schema:
             rbac=obj(
                 "Permissions in the cluster",
                 nodes=flag("Whether the pool may list and watch nodes, to notice nodes that are draining"),
+                nodepools=flag(
+                    "Whether pass workers may list Karpenter's NodePools, to report those without a "
+                    "terminationGracePeriod or with one that is too short"
+                ),
             ),
             defaults=component("Defaults for every component"),
             acquire=component("Serves the calls of services"),

@@ -60,7 +60,7 @@ def of_event(deps: Deps, event: Mapping[str, Any]) -> Granted | RefusedAnswer:
     if event["outcome"] == "refused":
         return RefusedAnswer(
             reason=Reason(event["reason"]),
-            detail=event["detail"] or "",
+            detail=_detail(event),
             retry_after_s=event.get("retry_after_s"),
             pk=event.get("pk", ""),
         )
@@ -114,13 +114,17 @@ def of_row(tx: Tx, request: Request) -> Decision | None:
                 }
                 event |= {"outcome": "granted", **held, **lease}
             else:
-                event |= {"reason": Reason.REQUEST_SPENT, "detail": spent(request.request_id)}
+                event |= {"reason": Reason.REQUEST_SPENT, "detail": None, "request_id": request.request_id}
     waited_s = None
     if request.replied_at is None and request.decided_at is not None:
         waited_s = (request.decided_at - request.created_at).total_seconds()
     return Decision(pk=request.pk, profile=request.profile, event=event, waited_s=waited_s)
 
 
-def spent(request_id: str) -> str:
-    """Return the detail of a `request_spent` refusal."""
-    return f"request_id {request_id!r} was already granted and its claim has ended; use a new one"
+def _detail(event: Mapping[str, Any]) -> str:
+    """Return the detail of a refusal. That of a spent request is not stored."""
+    if event["reason"] == Reason.REQUEST_SPENT:
+        return (
+            f"request_id {event['request_id']!r} was already granted and its claim has ended; use a new one"
+        )
+    return event["detail"] or ""

@@ -22,7 +22,17 @@ _MISSES = frozenset({Reason.NO_WARM_WORKER, Reason.POOL_CAP, Reason.ORG_CAP})
 WAITED = "waited"
 UNKNOWN = "unknown"
 # Threads that a process may have. Their counters start at 0, so that the first restart is an increase.
-THREADS = ("lane", "timers", "outbox", "observer", "fallback", "pod cache", "liveness", "metrics")
+THREADS = (
+    "lane",
+    "timers",
+    "outbox",
+    "observer",
+    "fallback",
+    "pod cache",
+    "preflight",
+    "liveness",
+    "metrics",
+)
 
 
 class Metrics:

@@ -18,7 +18,6 @@ from pool.store.sql import now, plus, prose
 from pool.store.windows import in_turn
 
 _BY_ID = select(C).where(C.c.id == bindparam("id"))
-_BY_ID_LOCKED = _BY_ID.with_for_update()
 
 
 def end(tx: Tx, asked: Mapping[str, Any], claim_id: ClaimId, why: ClaimEnd, by: By) -> dict[str, Any] | None:

@@ -19,8 +19,6 @@ from pool.store.schema import requests as R
 from pool.store.sql import now, word, younger_than
 from pool.store.windows import in_turn
 
-_OPEN = (RequestState.WAITING, RequestState.BINDING)
-_ORGS_CONSIDERED = 50
 # Highest number of reply addresses of one request.
 MAX_REPLIES = 16
 

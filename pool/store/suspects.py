@@ -38,6 +38,8 @@ class SuspectKind(StrEnum):
     PROFILE = "profile"
     # A step that another system refuses for one item. The subject is pass, step and item.
     REFUSED = "refused"
+    # What is wrong or unknown about the time that nodes wait for busy workers. The subject is the finding's id.
+    NODE_CEILING = "node_ceiling"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

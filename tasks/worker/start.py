@@ -5,7 +5,6 @@ It touches no pod when it starts or stops: pods belong to the table, not to proc
 
 from __future__ import annotations
 
-import threading
 from functools import partial
 from typing import Any
 
@@ -82,7 +81,7 @@ def _started(**_: Any) -> None:
         _begin("pod cache", _keep_cache)
     elif app.role == PASSES:
         _begin("pod cache", _keep_cache)
-        threading.Thread(target=_log_start_checks, name="preflight", daemon=True).start()
+        _begin("preflight", _look_around)
 
 
 @signals.task_postrun.connect
@@ -110,12 +109,13 @@ def _begin(name: str, target: Any) -> None:
     app.closing.callback(app.watched.start(name, target, stop=app.stopping).join, _JOIN_S)
 
 
-def _log_start_checks() -> None:
-    """Log problems of the environment once, in a thread beside the work."""
-    from pool.ops.doctor import starting
+def _look_around() -> None:
+    """Log problems of the environment, in a thread beside the work; then follow what may change."""
+    from pool.ops.doctor import ceiling, starting
 
     starting.log_limits(app.settings)
     starting.log_start_checks(app.settings)
+    ceiling.follow(app.settings, app.stopping)
 
 
 def _keep_cache() -> None:

@@ -87,8 +87,21 @@ def test_the_chart_grants_exactly_the_permissions_of_the_driver(
     nodes_wanted = rules_of([roles["warmpool-nodes"]], "ClusterRole") if nodes else set()
     assert rules_of(objects, "ClusterRole") == nodes_wanted
     for binding in of_kind(objects, "RoleBinding", "ClusterRoleBinding"):
-        names = {s["name"].rpartition("-")[2] for s in binding["subjects"]}
-        assert names == WITH_TOKEN
+        assert subjects(binding) == WITH_TOKEN
+
+
+def subjects(binding: Object) -> set[str]:
+    return {s["name"].rpartition("-")[2] for s in binding["subjects"]}
+
+
+def test_one_value_lets_the_pass_workers_list_nodepools_and_nothing_else() -> None:
+    without, granted = rendered("smallest"), rendered("smallest", "rbac.nodepools=true")
+    assert of_kind(without, "ClusterRole", "ClusterRoleBinding") == []
+    [role], [binding] = of_kind(granted, "ClusterRole"), of_kind(granted, "ClusterRoleBinding")
+    assert role["rules"] == [{"apiGroups": ["karpenter.sh"], "resources": ["nodepools"], "verbs": ["list"]}]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert subjects(binding) == {"passes"}
+    assert rules_of(granted, "Role") == rules_of(without, "Role")
 
 
 def test_each_component_gets_the_secrets_that_it_uses_and_no_other() -> None:

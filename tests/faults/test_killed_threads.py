@@ -23,7 +23,7 @@ WARM = 2
 THREADS = [
     *(("acquire", name) for name in ("lane", "timers", "outbox", "liveness", "metrics")),
     *(("fleet", name) for name in ("observer", "fallback", "outbox", "liveness", "metrics")),
-    *(("passes", name) for name in ("pod cache", "outbox", "liveness", "metrics")),
+    *(("passes", name) for name in ("pod cache", "preflight", "outbox", "liveness", "metrics")),
     ("beat", "metrics"),
 ]
 

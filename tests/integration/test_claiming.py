@@ -11,9 +11,10 @@ from pool.core.contract import Granted, Release, Renew
 from pool.core.errors import InvalidInput
 from pool.core.ids import ClaimId, OrgId
 from pool.core.states import Condition, Reason, Source, State
-from pool.lifecycle import claiming, effects
+from pool.lifecycle import answering, claiming, effects
 from pool.lifecycle.claiming import Call
 from pool.lifecycle.deps import Deps
+from pool.store import requests
 from tests.support.convergence import WillingWorkers
 from tests.support.world import World
 
@@ -138,8 +139,16 @@ def test_a_request_whose_claim_has_ended_is_spent(world: World) -> None:
     world.warm(1)
     granted = world.granted("acme", request_id="r1")
     world.release(granted.claim_id)
-    assert world.refused("acme", request_id="r1").reason is Reason.REQUEST_SPENT
+    answer = world.refused("acme", request_id="r1")
+    assert answer.reason is Reason.REQUEST_SPENT
+    assert answer.detail == "request_id 'r1' was already granted and its claim has ended; use a new one"
     assert world.state_of(granted.worker_id) is State.HOT_IDLE
+    with world.store.read() as tx:
+        request = requests.find_unlocked(tx, OrgId("acme"), "r1")
+        assert request is not None
+        stored = answering.of_row(tx, request)
+    assert stored is not None
+    assert stored.answer(world.deps) == answer
 
 
 def test_a_refused_request_is_evaluated_again(world: World) -> None:

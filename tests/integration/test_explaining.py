@@ -250,7 +250,8 @@ def test_a_pool_at_its_cap_is_the_reason_to_wait(world: World) -> None:
     world.waits("bolt", request_id="r")
     assert (
         why_request(world, "r")
-        == "The request is waiting: the pool is at its cap of 1 workers, and none can be removed for it."
+        == "The request is waiting: the pool is at its cap of 1 workers; it waits until one is released or "
+        "removed."
     )
 
 

@@ -10,18 +10,25 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
+from pool import wiring
 from pool.core.errors import Refused
 from pool.core.settings import KubernetesSettings, PoolSettings, Settings
-from pool.ops.doctor import Installation, Level, examine, starting
+from pool.ops import reporting
+from pool.ops.doctor import Finding, Installation, Level, ceiling, examine, starting, table
+from pool.store import Store
 from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisServer
 from tests.support.system import ROOT
+from tests.support.waiting import eventually
 
 AWAY = {
     "apiVersion": "v1",
@@ -93,6 +100,66 @@ def test_a_worker_stopped_during_its_permission_check_ends(tmp_path: Path, away:
         finally:
             worker.kill()
             worker.wait()
+
+
+@pytest.fixture
+def unlimited(
+    away: Settings, postgres: PostgresServer, postgres_template: str
+) -> Iterator[tuple[Settings, Store]]:
+    """A pool that has recorded a NodePool without a limit, and whose cluster does not answer now."""
+    url = postgres.create_database("unlimited", template=postgres_template)
+    settings = replace(away, pool=replace(away.pool, database_url=url))
+    store = wiring.open_store(settings)
+    ceiling.record(store, [Finding(id=f"{ceiling.ID}:unlimited", level=Level.WARN, evidence="NodePool a")])
+    yield settings, store
+    store.close()
+    postgres.drop_database("unlimited")
+
+
+def node_worries(settings: Settings, store: Store) -> list[str]:
+    found = reporting.status(store, settings)["worries"]
+    return [w["text"] for w in found if w["id"].startswith(ceiling.ID)]
+
+
+@contextmanager
+def followed(settings: Settings) -> Iterator[None]:
+    """The check runs until the block ends; then it must end too."""
+    stop = threading.Event()
+    follower = threading.Thread(target=ceiling.follow, args=(settings, stop), daemon=True)
+    follower.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        follower.join(30)
+    assert not follower.is_alive()
+
+
+def test_while_the_cluster_does_not_answer_the_last_finding_about_nodes_stays(
+    unlimited: tuple[Settings, Store],
+) -> None:
+    with capture_logs() as told, followed(unlimited[0]):
+        eventually(lambda: told, within_s=30)
+    assert [line["id"] for line in told] == [ceiling.ID]
+    assert told[0]["evidence"].startswith("not checked: how long nodes wait for busy workers: the API server")
+    assert node_worries(*unlimited) == ["NodePool a"]
+
+
+def test_without_a_cluster_no_finding_about_nodes_remains(unlimited: tuple[Settings, Store]) -> None:
+    settings, _ = unlimited
+    with followed(replace(settings, pool=replace(settings.pool, driver="local"))):
+        eventually(lambda: node_worries(*unlimited) == [], within_s=30)
+
+
+def test_the_doctor_reports_a_recorded_finding_only_where_it_cannot_check_again(
+    unlimited: tuple[Settings, Store],
+) -> None:
+    patient = Installation(unlimited[0])
+    recorded = f"{ceiling.ID}:unlimited"
+    assert recorded in {f.id for f in table.worries(patient)}
+    patient.cluster_answers = True
+    assert recorded not in {f.id for f in table.worries(patient)}
+    patient.close()
 
 
 def test_the_doctor_lists_what_was_not_checked(away: Settings, tmp_path: Path) -> None:

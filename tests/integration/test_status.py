@@ -10,7 +10,8 @@ from pool.core.periods import PERIODS_S
 from pool.core.settings import UNBOUNDED
 from pool.ops import operating, reporting
 from pool.ops.cli.status import screen
-from pool.ops.doctor import starting
+from pool.ops.doctor import Finding, Level, ceiling, starting
+from pool.ops.doctor.finding import unchecked
 from pool.ops.operating import Operator
 from pool.passes import PASSES
 from pool.passes.running import run_once
@@ -36,6 +37,19 @@ def test_a_pool_without_a_cap_is_reported_as_unbounded_in_status_and_at_the_star
     with capture_logs() as logged:
         starting.log_limits(world.deps.settings)
     assert logged == []
+
+
+def test_status_reports_what_was_last_recorded_about_the_limit_of_nodes(world: World) -> None:
+    missing = Finding(
+        id="node_ceiling:unlimited", level=Level.WARN, evidence="NodePool a has none", fix="set it"
+    )
+    ceiling.record(world.store, [missing])
+    assert "! NodePool a has none; set it" in screen(seen(world)).splitlines()
+    ceiling.record(world.store, [unchecked("node_ceiling", "we may not look", "grant it")])
+    told = [w["text"] for w in seen(world)["worries"] if w["id"].startswith("node_ceiling")]
+    assert told == ["not checked: we may not look; grant it"]
+    ceiling.record(world.store, [])
+    assert "grant it" not in screen(seen(world))
 
 
 def test_a_pass_is_dark_after_three_periods_without_success_and_a_paused_one_is_not(world: World) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -46,7 +47,9 @@ VALUES = (
     "defaults.nodeSelector.nowhere=here",
     "config.profiles.default.own_service_account=true",
     "config.profiles.default.warm_target=1",
+    "rbac.nodepools=true",
 )
+NODEPOOLS = "/apis/karpenter.sh/v1/nodepools"
 # Third-party kinds; here any shape is accepted.
 FOREIGN = {
     "ServiceMonitor": ("monitoring.coreos.com", "v1", "servicemonitors"),
@@ -169,7 +172,8 @@ class HelmRelease:
         self.full = f"{self.name}-warmpool"
         self.workers = f"{self.namespace}-{self.full}-workers"
 
-    def upgrade(self, *sets: str) -> None:
+    def upgrade(self, *sets: str) -> str:
+        """Install or upgrade, and return the notes."""
         over = [word for pair in (*VALUES, *sets) for word in ("--set", pair)]
         done = helm(
             "upgrade", "--install", self.name, str(CHART), "-n", self.namespace, "--no-hooks", "-f",
@@ -177,6 +181,7 @@ class HelmRelease:
             *over, env={"KUBECONFIG": str(self.cluster.kubeconfig), "HOME": str(self.cluster.root)},
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
+        return done.stdout.partition("NOTES:")[2]
 
     def find(self, kind: str, name: str, namespace: str = "") -> Object:
         found = self.cluster.api.find(f"/api/v1/namespaces/{namespace or self.namespace}/{kind}/{name}")
@@ -204,12 +209,15 @@ class HelmRelease:
         """Return (verb, resource) of what the chart's roles allow."""
         rbac = "/apis/rbac.authorization.k8s.io/v1"
         role = self.cluster.api.find(f"{rbac}/namespaces/{self.workers}/roles/{self.full}")
-        nodes = self.cluster.api.find(f"{rbac}/clusterroles/{self.namespace}-{self.full}-nodes")
-        assert role is not None
-        assert nodes is not None
+        wide = [
+            self.cluster.api.find(f"{rbac}/clusterroles/{self.namespace}-{self.full}-{what}")
+            for what in ("nodes", "nodepools")
+        ]
         return {
             (v, r)
-            for rule in [*role["rules"], *nodes["rules"]]
+            for found in (role, *wide)
+            if found is not None
+            for rule in found["rules"]
             for r in rule["resources"]
             for v in rule["verbs"]
         }
@@ -229,8 +237,35 @@ def test_generated_secrets_are_kept_by_an_upgrade(release: HelmRelease) -> None:
     assert release.secret() == before
 
 
+@pytest.fixture
+def endless(release: HelmRelease, foreign_kinds: None) -> Iterator[str]:
+    """A NodePool whose nodes wait without limit."""
+    meta = {"name": f"{release.name}-endless"}
+    release.cluster.api.create(
+        NODEPOOLS, {"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": meta, "spec": {}}
+    )
+    yield meta["name"]
+    release.cluster.api.delete(f"{NODEPOOLS}/{meta['name']}")
+
+
+def about_nodepools(notes: str) -> list[str]:
+    return [line for line in notes.splitlines() if "terminationGracePeriod" in line]
+
+
+def test_the_notes_report_a_nodepool_without_a_limit_and_one_that_was_not_checked(
+    release: HelmRelease, endless: str
+) -> None:
+    [line] = about_nodepools(release.upgrade())
+    assert line.startswith(f"WARNING: no terminationGracePeriod in NodePool {endless}:")
+    [line] = about_nodepools(release.upgrade("rbac.nodepools=false"))
+    assert line.startswith("WARNING: rbac.nodepools is false: not checked")
+    limited = {"spec": {"template": {"spec": {"terminationGracePeriod": "1h"}}}}
+    release.cluster.api.patch(f"{NODEPOOLS}/{endless}", limited)
+    assert about_nodepools(release.upgrade()) == []
+
+
 def test_the_control_plane_works_with_exactly_the_permissions_of_the_chart(
-    release: HelmRelease, kubelet: HollowKubelet, postgres: PostgresServer, tmp_path: Path
+    release: HelmRelease, kubelet: HollowKubelet, postgres: PostgresServer, tmp_path: Path, endless: str
 ) -> None:
     """The chart's own processes spawn, acquire, stamp, release and delete a worker, each with the
     token of its own account; then the driver repairs the effects of accidents. Their calls equal
@@ -238,7 +273,8 @@ def test_the_control_plane_works_with_exactly_the_permissions_of_the_chart(
     """
     cluster, since = release.cluster, release.cluster.mark()
     with RedisServer(appendonly=True) as redis:
-        run_a_worker(release, redis, postgres.create_database("chart_rights"), tmp_path)
+        logs = run_a_worker(release, redis, postgres.create_database("chart_rights"), tmp_path)
+    assert f"NodePool {endless} has no terminationGracePeriod" in logs["passes"]
     meet_accidents(release)
     ours = {release.user(component) for component in WITH_TOKEN}
     mine = [r for r in cluster.requests(since) if r.user in ours]
@@ -256,7 +292,8 @@ def assert_in_bounds(release: HelmRelease, mine: list[AuditedRequest]) -> None:
     assert {r.name for r in mine if r.resource == "configmaps"} == {f"{release.full}-anchor"}
 
 
-def run_a_worker(release: HelmRelease, redis: RedisServer, database_url: str, folder: Path) -> None:
+def run_a_worker(release: HelmRelease, redis: RedisServer, database_url: str, folder: Path) -> dict[str, str]:
+    """Run the chart's processes until a worker was acquired, released and deleted; return their logs."""
     config = folder / "config"
     config.mkdir()
     (config / "warmpool.toml").write_text(release.find("configmaps", release.full)["data"]["warmpool.toml"])
@@ -277,6 +314,8 @@ def run_a_worker(release: HelmRelease, redis: RedisServer, database_url: str, fo
             pod = release.find("pods", worker.worker_id, release.workers)
             assert pod["spec"]["priorityClassName"] == f"{release.namespace}-{release.full}-worker-0"
             eventually(lambda: is_busy(release, worker.worker_id), within_s=30, every_s=0.2)
+        checked = next(part for part in parts if part.name == "passes")
+        eventually(lambda: "terminationGracePeriod" in checked.log(), within_s=60, every_s=0.2)
         # Its org keeps no parked worker, so it drains.
         path = f"/api/v1/namespaces/{release.workers}/pods/{worker.worker_id}"
         eventually(lambda: release.cluster.api.find(path) is None, within_s=60, every_s=0.2)
@@ -291,6 +330,7 @@ def run_a_worker(release: HelmRelease, redis: RedisServer, database_url: str, fo
         codes = {part.name: part.ends() for part in parts}
     assert set(codes.values()) == {0}, codes
     assert not processes_about(folder)
+    return {part.name: part.log() for part in parts}
 
 
 def over(release: HelmRelease, component: str) -> dict[str, str]:

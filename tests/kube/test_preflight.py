@@ -23,7 +23,9 @@ from pool.core.settings import KubernetesSettings, PoolSettings, Profile, Settin
 from pool.drivers.kubernetes import manifests
 from pool.drivers.kubernetes.inspecting import Inspector
 from pool.drivers.kubernetes.rights import DoctorRight, Right
-from pool.ops.doctor import Finding, Installation, Level, clocks, cluster, disruption, starting
+from pool.ops import reporting
+from pool.ops.cli.status import screen
+from pool.ops.doctor import Finding, Installation, Level, ceiling, clocks, cluster, disruption, starting
 from pool.ops.doctor.checks import run_all
 from tests.support.kube_any import RBAC, Cluster, ClusterUser
 from tests.support.kube_api import ApiError, Object
@@ -41,10 +43,11 @@ CHECKS = (
     cluster.rights,
     disruption.priorities,
     disruption.budget,
-    disruption.node_ceiling,
+    ceiling.node_ceiling,
     clocks.differences,
 )
 NODEPOOLS = "/apis/karpenter.sh/v1/nodepools"
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 REVIEWS = ("create", DoctorRight.REVIEW_OUR_ACCESS.resource)
 
 
@@ -271,18 +274,34 @@ def test_workers_must_have_a_higher_priority_than_placeholders(
     assert own[f"priorities:{classes['low']}"].level is Level.BAD
 
 
-def test_without_karpenter_no_termination_limit_is_missing(examined: Examined) -> None:
-    assert "no NodePools" in examined()["node_ceiling"].evidence
+@pytest.fixture
+def without_karpenter(own_cluster: KubeCluster) -> KubeCluster:
+    """A cluster without its custom resource; another file may have created it."""
+    if own_cluster.api.find(f"{DEFINITIONS}/nodepools.karpenter.sh") is not None:
+        own_cluster.api.delete(f"{DEFINITIONS}/nodepools.karpenter.sh")
+    eventually(lambda: own_cluster.api.find("/apis/karpenter.sh/v1") is None, within_s=30)
+    return own_cluster
+
+
+def test_without_karpenter_there_is_nothing_to_report_and_no_permission_is_needed(
+    without_karpenter: KubeCluster, postgres: PostgresServer
+) -> None:
+    examined = Examined(without_karpenter, without_karpenter.namespace("plain"), postgres)
+    user = least_privileged(without_karpenter, examined.namespace)
+    eventually(lambda: examined(user=user)["rights"].level is Level.OK)
+    since = without_karpenter.mark()
+    assert examined(user=user)["node_ceiling"].evidence == "the cluster has no NodePools"
+    assert examined()["node_ceiling"].evidence == "the cluster has no NodePools"
+    assert 403 not in {r.code for r in without_karpenter.requests(since) if r.user == user.name}
 
 
 @pytest.fixture
-def karpenter(own_cluster: KubeCluster) -> Iterator[Cluster]:
+def karpenter(own_cluster: KubeCluster) -> Iterator[KubeCluster]:
     """Its custom resource; here any shape is accepted."""
-    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    if own_cluster.api.find(f"{definitions}/nodepools.karpenter.sh") is None:
+    if own_cluster.api.find(f"{DEFINITIONS}/nodepools.karpenter.sh") is None:
         own_cluster.api.create(
-            definitions,
+            DEFINITIONS,
             {
                 "metadata": {"name": "nodepools.karpenter.sh"},
                 "spec": {
@@ -295,8 +314,7 @@ def karpenter(own_cluster: KubeCluster) -> Iterator[Cluster]:
         )
     eventually(lambda: served(own_cluster), within_s=30)
     yield own_cluster
-    for name in ("short", "long", "endless"):
-        own_cluster.api.delete(f"{NODEPOOLS}/{name}")
+    own_cluster.api.call("DELETE", NODEPOOLS)
 
 
 def served(cluster: Cluster) -> bool:
@@ -331,26 +349,83 @@ def test_the_nodes_termination_limit_must_exceed_the_workers_grace(
     found = examined(Profile(grace_s=600))
     assert found["node_ceiling:short:default"].level is Level.BAD
     assert "600 s" in found["node_ceiling:short:default"].evidence
-    assert found["node_ceiling:endless:default"].level is Level.WARN
+    assert found["node_ceiling:unlimited"].level is Level.WARN
+    assert found["node_ceiling:unlimited"].evidence.startswith(
+        "NodePool endless has no terminationGracePeriod"
+    )
     assert "node_ceiling:long:default" not in found
     chosen = examined(Profile(grace_s=600, node_selector={"size": "long"}))
     assert chosen["node_ceiling"].level is Level.OK
 
 
-def test_with_the_least_permissions_the_doctor_lists_unchecked_items_and_nothing_is_refused(
-    own_cluster: KubeCluster, postgres: PostgresServer
+def test_the_log_and_status_report_a_missing_limit_until_it_is_set(
+    karpenter: KubeCluster, postgres: PostgresServer, postgres_template: str
 ) -> None:
-    namespace = own_cluster.namespace("least")
-    user = least_privileged(own_cluster, namespace)
-    examined = Examined(own_cluster, namespace, postgres)
-    since = own_cluster.mark()
+    """First the pass workers may not read NodePools, then they may, then the NodePool is corrected."""
+    namespace = karpenter.namespace("ceiling")
+    user = least_privileged(karpenter, namespace)
+    url = postgres.create_database("ceiling", template=postgres_template)
+    settings = settings_of(user.kubeconfig, namespace, Profile(grace_s=600), database_url=url)
+    add_nodepool(karpenter, "endless")
+
+    eventually(lambda: "may not list nodepools" in "".join(logged_at_start(settings)), within_s=30)
+    [line] = logged_at_start(settings)
+    assert "rbac.nodepools=true" in line
+    assert reported(settings) == [line]
+
+    grant = {"apiGroups": ["karpenter.sh"], "resources": ["nodepools"], "verbs": ["list"]}
+    karpenter.api.patch(
+        f"{RBAC}/clusterroles/{namespace}-warmpool", {"rules": [*rules("ClusterRole"), grant]}
+    )
+    eventually(lambda: "may not" not in "".join(logged_at_start(settings)), within_s=30)
+    [line] = logged_at_start(settings)
+    assert line.startswith("NodePool endless has no terminationGracePeriod")
+    assert reported(settings) == [line]
+
+    limited = {"spec": {"template": {"spec": {"terminationGracePeriod": "1h"}}}}
+    karpenter.api.patch(f"{NODEPOOLS}/endless", limited)
+    assert (logged_at_start(settings), reported(settings)) == ([], [])
+
+
+class OneTurn(threading.Event):
+    """Set as soon as it is waited for."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.set()
+        return True
+
+
+def logged_at_start(settings: Settings) -> list[str]:
+    """Return what the check logs in its first turn."""
+    with capture_logs() as told:
+        ceiling.follow(settings, OneTurn())
+    return ["; ".join((line["evidence"], line["fix"])) for line in told]
+
+
+def reported(settings: Settings) -> list[str]:
+    """Return the lines of `warmpool status` about nodes."""
+    store = wiring.open_store(settings)
+    try:
+        lines = screen(reporting.status(store, settings)).splitlines()
+    finally:
+        store.close()
+    return [line.removeprefix("! ") for line in lines if "NodePool" in line or "nodepools" in line]
+
+
+def test_with_the_least_permissions_the_doctor_lists_unchecked_items_and_nothing_is_refused(
+    karpenter: KubeCluster, postgres: PostgresServer
+) -> None:
+    namespace = karpenter.namespace("least")
+    user = least_privileged(karpenter, namespace)
+    examined = Examined(karpenter, namespace, postgres)
+    since = karpenter.mark()
     eventually(lambda: examined(user=user)["rights"].level is Level.OK)
     found = examined(user=user)
     for ident in ("budget", "priorities", "node_ceiling"):
         assert found[ident].level is Level.UNCHECKED, found[ident]
         assert "we may not list" in found[ident].evidence
     assert "API server" in found["clocks"].evidence
-    mine = [r for r in own_cluster.requests(since) if r.user == user.name]
+    mine = [r for r in karpenter.requests(since) if r.user == user.name]
     assert [r for r in mine if r.code == 403] == []
     assert REVIEWS in {(r.verb, r.resource) for r in mine}
     assert [r for r in mine if r.is_write] == []

@@ -62,6 +62,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "tests/integration/test_status.py::test_a_pass_is_dark_after_three_periods_without_success_and_a_paused_one_is_not",
     ),
     broken(
+        36,
+        "what was found about the nodes is not recorded",
+        "pool/ops/doctor/ceiling.py",
+        "        record(installation.store, found)\n",
+        "",
+        "tests/integration/test_preflight.py::test_without_a_cluster_no_finding_about_nodes_remains",
+    ),
+    broken(
+        36,
+        "status does not show what was found about the nodes",
+        "pool/ops/reporting/problems.py",
+        'if s["kind"] == SuspectKind.NODE_CEILING:',
+        "if False:",
+        "tests/integration/test_status.py::test_status_reports_what_was_last_recorded_about_the_limit_of_nodes",
+    ),
+    broken(
         37,
         "the chart grants a verb less than the code uses",
         "charts/warmpool/templates/rbac.yaml",

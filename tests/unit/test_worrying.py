@@ -86,6 +86,7 @@ def test_a_healthy_pool_has_no_findings() -> None:
             {"forbidden": [{"call": "patch pods", "age_s": 1.0}]},
             "forbidden:patch pods", "bad", "the API server forbids `patch pods`",
         ),
+        ({"suspects": [suspect("node_ceiling", "no limit")]}, "w-1", "warn", "no limit"),
         ({"unprotected": 2}, "unprotected", "bad", "2 workers in use can be evicted at any time"),
         ({"broker_emptied_at": "2026-11-17T03:39:17.000Z"}, "broker_emptied", "warn", "at 03:39:17 UTC"),
     ],

@@ -183,7 +183,7 @@ class KubeApi:
         right = call.right
         place = "" if right.of_the_cluster else f"/namespaces/{self.namespace}"
         root = f"/apis/{right.group}" if right.group else "/api/v1"
-        path = f"{root}{place}/{right.resource}" + (f"/{call.name}" if call.name else "")
+        path = "/".join(filter(None, (f"{root}{place}", right.resource, call.name)))
         url = f"{self._access.server}{path}" + (f"?{urlencode(call.query)}" if call.query else "")
         headers = {"Accept": call.accept, "User-Agent": "warmpool"}
         if authorization := self._authorization():

@@ -23,6 +23,8 @@ from pool.drivers.port import PodSpec, Stamp
 
 T = TypeVar("T")
 
+_MOST_NODEPOOLS = 500
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingRight:
@@ -97,8 +99,13 @@ class Inspector:
         return self._listed(DoctorRight.LIST_BUDGETS, cluster_policies.BUDGETS)
 
     def nodepools(self) -> list[NodePool]:
-        """Return Karpenter's NodePools; none if there is no Karpenter."""
-        return self._listed(DoctorRight.LIST_NODEPOOLS, cluster_policies.NODEPOOLS)
+        """Return Karpenter's NodePools, at most `_MOST_NODEPOOLS`; none if there is no Karpenter."""
+        try:
+            return self._listed(DoctorRight.LIST_NODEPOOLS, cluster_policies.NODEPOOLS, limit=_MOST_NODEPOOLS)
+        except NotAllowed:
+            if self._api.call(ApiCall(right=DoctorRight.DISCOVER_KARPENTER)).status == NOT_FOUND:
+                return []
+            raise
 
     def labels(self, profile: Profile, stamp: Stamp) -> dict[str, str]:
         """Return the labels of a worker's pod with that stamp."""
@@ -121,11 +128,11 @@ class Inspector:
     def close(self) -> None:
         self._api.close()
 
-    def _listed(self, look: DoctorRight, decoder: msgspec.json.Decoder[ListOf[T]]) -> list[T]:
+    def _listed(self, look: DoctorRight, decoder: msgspec.json.Decoder[ListOf[T]], **query: int) -> list[T]:
         if not self.may(look).allowed:
             where = "" if look.of_the_cluster else f" in namespace {self.namespace}"
             raise NotAllowed(f"we may not {look.verb} {look.resource}{where}")
-        answer = self._api.call(ApiCall(right=look))
+        answer = self._api.call(ApiCall(right=look, query=query))
         return (_read(decoder, answer.body).items or []) if answer.ok else []
 
 

@@ -1,7 +1,7 @@
 """Every right that the driver uses. Each call names one of them, and `rbac.yaml` grants exactly these.
 
-The rights of `warmpool doctor` are a separate list. No role grants them; a check without its right
-is skipped.
+The rights of `warmpool doctor` are a separate list. `rbac.yaml` does not grant them; a check without
+its right is skipped.
 """
 
 from __future__ import annotations
@@ -99,11 +99,13 @@ class DoctorRight(_Verb):
     LIST_PRIORITYCLASSES = ("list", "priorityclasses", "scheduling.k8s.io/v1")
     LIST_BUDGETS = ("list", "poddisruptionbudgets", "policy/v1")
     LIST_NODEPOOLS = ("list", "nodepools", "karpenter.sh/v1")
+    # Discovery, which every account may use: whether the cluster has Karpenter.
+    DISCOVER_KARPENTER = ("get", "", "karpenter.sh/v1")
 
 
 AnyRight = Right | DoctorRight
 
-_OF_THE_CLUSTER = frozenset({"nodes", "selfsubjectaccessreviews", "priorityclasses", "nodepools"})
+_OF_THE_CLUSTER = frozenset({"nodes", "selfsubjectaccessreviews", "priorityclasses", "nodepools", ""})
 _METHODS = {
     "create": "POST",
     "get": "GET",

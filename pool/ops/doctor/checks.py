@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pool.core.errors import PoolError
-from pool.ops.doctor import broker, clocks, cluster, database, disruption, surroundings, table
+from pool.ops.doctor import broker, ceiling, clocks, cluster, database, disruption, surroundings, table
 from pool.ops.doctor.finding import Check, Finding, Installation, Level, unchecked
 
 # In the order of dependencies: an early failure explains the later ones.
@@ -24,7 +24,7 @@ CHECKS: list[Check] = [
     cluster.rights,
     disruption.priorities,
     disruption.budget,
-    disruption.node_ceiling,
+    ceiling.node_ceiling,
     clocks.differences,
     table.worries,
     table.counters,

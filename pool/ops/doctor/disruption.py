@@ -1,19 +1,18 @@
-"""Checks of what could end a busy worker: a PodDisruptionBudget that does not select it, a node
-that does not wait for it, a priority that is too low."""
+"""Checks of what could end a busy worker: a PodDisruptionBudget that does not select it, a priority
+that is too low."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pool.core.settings import Profile
 from pool.drivers.kubernetes.manifests import UNCLAIMED
 from pool.drivers.kubernetes.rights import NotAllowed
 from pool.drivers.port import Stamp
 from pool.ops.doctor.finding import Finding, Installation, Level, ok, unchecked
 
 if TYPE_CHECKING:
-    from pool.drivers.kubernetes.cluster_policies import NodePool, PriorityClass
+    from pool.drivers.kubernetes.cluster_policies import PriorityClass
 
 BUSY = Stamp(org=None, claim_id=None, epoch=0, busy=True)
 # Cluster Autoscaler does not scale up for pods with a lower priority.
@@ -66,44 +65,6 @@ def budget(installation: Installation) -> Iterator[Finding]:
         fine = False
     if fine:
         yield ok("budget", "one PodDisruptionBudget selects all busy workers and no idle worker")
-
-
-def node_ceiling(installation: Installation) -> Iterator[Finding]:
-    """Check how long nodes wait for pods: less than a worker's grace period ends sessions, and no limit
-    blocks the node."""
-    if not installation.cluster_answers:
-        return
-    try:
-        nodepools = installation.cluster.nodepools()
-    except NotAllowed as exc:
-        yield unchecked("node_ceiling", f"how long nodes wait for busy workers: {exc}")
-        return
-    found = [f for p in installation.settings.profiles.values() for f in _ceilings(p, nodepools)]
-    yield from found
-    if not found:
-        shown = ", ".join(p.metadata.name for p in nodepools)
-        yield ok("node_ceiling", f"NodePools: {shown}" if shown else "the cluster has no NodePools")
-
-
-def _ceilings(profile: Profile, nodepools: list[NodePool]) -> Iterator[Finding]:
-    for pool in (p for p in nodepools if p.may_host(profile)):
-        name, ident = pool.metadata.name, f"node_ceiling:{pool.metadata.name}:{profile.name}"
-        if pool.ceiling_s is None:
-            evidence = (
-                f"NodePool {name} has no terminationGracePeriod: a busy worker of profile {profile.name} "
-                "can block the removal of its node without limit"
-            )
-            yield _warn(
-                ident, evidence, f"set terminationGracePeriod above grace_s, which is {profile.grace_s} s"
-            )
-        elif pool.ceiling_s <= profile.grace_s:
-            evidence = (
-                f"NodePool {name} removes a node after {pool.ceiling_s:.0f} s "
-                "(terminationGracePeriod), which is not above "
-                f"grace_s of profile {profile.name}, {profile.grace_s} s: its workers are "
-                "terminated at once, busy or not"
-            )
-            yield _bad(ident, evidence, "raise terminationGracePeriod, or lower grace_s of the profile")
 
 
 def priorities(installation: Installation) -> Iterator[Finding]:

@@ -40,6 +40,10 @@ class Finding:
     fix: str = ""
     repair: Callable[[], str] | None = None
 
+    def as_log(self) -> dict[str, str]:
+        """Return the fields of its log line."""
+        return {"id": self.id, "evidence": self.evidence, "fix": self.fix}
+
     def as_dict(self) -> dict[str, Any]:
         return {
             "id": self.id,
@@ -55,9 +59,9 @@ def ok(ident: str, evidence: str) -> Finding:
     return Finding(id=ident, level=Level.OK, evidence=evidence)
 
 
-def unchecked(ident: str, evidence: str) -> Finding:
+def unchecked(ident: str, evidence: str, fix: str = "") -> Finding:
     """Return a finding for something that could not be checked, and why."""
-    return Finding(id=ident, level=Level.UNCHECKED, evidence=f"not checked: {evidence}")
+    return Finding(id=ident, level=Level.UNCHECKED, evidence=f"not checked: {evidence}", fix=fix)
 
 
 @dataclass

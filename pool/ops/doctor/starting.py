@@ -33,7 +33,6 @@ AT_START: Sequence[Check] = (
     clocks.differences,
     disruption.priorities,
     disruption.budget,
-    disruption.node_ceiling,
 )
 # An API server that has just started does not know the roles yet, and a new role takes some seconds to apply:
 # retry.
@@ -61,7 +60,7 @@ def assert_rights(settings: Settings) -> None:
             return
     for finding in found:
         if finding.level is not Level.BAD:
-            log.warning("right_missing", id=finding.id, evidence=finding.evidence, fix=finding.fix)
+            log.warning("right_missing", **finding.as_log())
     if bad := [f for f in found if f.level is Level.BAD]:
         raise RightsMissing("; ".join([*(f.evidence for f in bad), bad[0].fix]))
 
@@ -78,9 +77,7 @@ def log_start_checks(settings: Settings) -> None:
     try:
         for finding in run_all(installation, AT_START):
             if finding.level in (Level.WARN, Level.BAD):
-                log.warning(
-                    "preflight_problem_found", id=finding.id, evidence=finding.evidence, fix=finding.fix
-                )
+                log.warning("preflight_problem_found", **finding.as_log())
     finally:
         installation.close()
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pool import config
 from pool.core.states import CLAIMED, LIVE
 from pool.ops import reporting
+from pool.ops.doctor import ceiling
 from pool.ops.doctor.finding import Finding, Installation, Level, ok
 from pool.store import operator_queries, orgs, workers
 from pool.store.operator_queries import ListFilter
@@ -26,6 +27,7 @@ REMEDIES = {
     "parked_overdue": "the pass reap should remove them; check it with: warmpool passes",
     "orphan": "a pod that reports an open session is never deleted: end the session; one that does not "
     "answer: warmpool orphan delete NAME, if you know that it is unused",
+    "node_ceiling": "see the message; pass workers check it again every 10 minutes",
     "headroom": "see why its placeholders do not run: no node has room, or they are refused",
     "row_without_pod": "wait for the next sweep; if there are many, check that the API server lists all pods",
     "empty_cluster": "check that the API server lists no pods; if so, the rows end after one minute",
@@ -41,8 +43,10 @@ _SEVERITY = {"bad": Level.BAD, "warn": Level.WARN}
 
 
 def worries(installation: Installation) -> Iterator[Finding]:
-    """Report the problems of `status`."""
+    """Report the problems of `status`, except what was just checked again here."""
     found = reporting.status(installation.store, installation.settings)["worries"]
+    if installation.cluster_answers:
+        found = [w for w in found if w["id"].partition(":")[0] != ceiling.ID]
     for worry in found:
         kind = worry["id"].partition(":")[0]
         yield Finding(

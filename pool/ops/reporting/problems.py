@@ -71,6 +71,9 @@ def _outside(seen: dict[str, Any]) -> Iterator[dict[str, str]]:
             BAD,
             f"the API server forbids `{f['call']}`: the Role does not grant it, or a quota is exhausted",
         )
+    for s in seen["suspects"]:
+        if s["kind"] == SuspectKind.NODE_CEILING:
+            yield _worry(s["subject"], WARN, s["detail"])
     if seen["unprotected"]:
         yield _worry(
             "unprotected",

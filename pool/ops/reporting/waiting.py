@@ -57,7 +57,7 @@ def why_it_waits(a: Around) -> tuple[Hindrance, str]:
     if a.pool_cap and a.pool_live >= a.pool_cap:
         return (
             Hindrance.POOL_CAP,
-            f"the pool is at its cap of {a.pool_cap} workers, and none can be removed for it",
+            f"the pool is at its cap of {a.pool_cap} workers; it waits until one is released or removed",
         )
     if a.supply_stopped:
         return Hindrance.NO_SUPPLY, f"no workers are created: {a.supply_stopped}"

@@ -288,7 +288,7 @@ BEGIN
       SELECT * INTO k FROM claims WHERE id = r.claim_id AND ended_at IS NULL;
       IF NOT FOUND THEN
         RETURN json_build_object('outcome', 'refused', 'pk', r.pk, 'reason', 'request_spent',
-          'detail', format('request_id %L was already granted and its claim has ended; use a new one', r.request_id));
+          'detail', NULL, 'request_id', r.request_id);
       END IF;
       RETURN json_build_object('outcome', 'granted_before', 'pk', r.pk, 'claim_id', k.id,
         'worker_id', k.worker_id, 'epoch', k.epoch,

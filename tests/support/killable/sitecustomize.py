@@ -21,6 +21,7 @@ LONG_LIVED = (
     "observer",
     "fallback",
     "pod cache",
+    "preflight",
     "liveness",
     "metrics",
     "following",
