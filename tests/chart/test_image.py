@@ -153,7 +153,10 @@ def test_compose_runs_the_command_lines_and_the_probe_of_the_chart() -> None:
         d["spec"]["template"]["spec"]["containers"][0]
         for d in of_kind(rendered("trial"), "Deployment", "Job")
     ]
-    commands = {tuple(c["command"]) for c in chart}
+    # `warmpool-init` is the entry point of the image.
+    assert 'ENTRYPOINT ["warmpool-init"]' in (ROOT / "Dockerfile").read_text().splitlines()
+    assert {c["command"][0] for c in chart} == {"warmpool-init"}
+    commands = {tuple(c["command"][1:]) for c in chart}
     assert {tuple(s["command"]) for s in OURS.values()} == commands
     probes = {
         tuple(c["livenessProbe"]["exec"]["command"]) for c in chart if "exec" in c.get("livenessProbe", {})
