@@ -109,5 +109,5 @@ def test_probe_files_of_the_container_before_do_not_make_a_new_one_ready(name: s
     for file in ("ready", "alive"):
         (tmp_path / name / "run" / file).touch()
     assert part.readiness.look()
-    with FirstProcess(in_image(container["command"]), part.env, tmp_path / "log") as first:
+    with FirstProcess(in_image(container["command"]), part.env, tmp_path / "log"):
         assert not part.readiness.look()
