@@ -163,7 +163,7 @@ def test_the_image_has_bytecode_of_the_standard_library_and_of_its_packages(tmp_
         assert done.stdout == "green\n"
 
 
-def test_the_image_says_where_it_comes_from_and_has_its_sbom() -> None:
+def test_the_image_names_its_version_and_revision_and_has_its_sbom() -> None:
     text = (ROOT / "Dockerfile").read_text()
     labels = set(re.findall(r"org\.opencontainers\.image\.(\w+)=", text))
     assert labels == {"title", "description", "licenses", "version", "revision", "created"}
