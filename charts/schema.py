@@ -418,6 +418,9 @@ def values() -> Schema:
                 timeoutSeconds=number("Timeout of a probe, in seconds", 1),
                 failures=number("Number of consecutive failed probes that cause a restart", 1),
                 startFailures=number("Maximum number of failed probes, 2 s apart, during start-up", 1),
+                graceSeconds=number(
+                    "Time from SIGTERM to SIGKILL after a failed liveness probe, in seconds", 1
+                ),
             ),
             networkPolicy=network(),
             monitoring=monitoring(),

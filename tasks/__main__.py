@@ -62,7 +62,7 @@ def _prepare(app: WarmpoolApp, role: str) -> None:
     """Exit if the worker cannot do its work; in a signal handler, Celery would log the error and
     continue.
 
-    SIGTERM ends the process meanwhile: as process 1 of a container it has no default handler.
+    SIGTERM meanwhile ends the process with exit code 0.
     """
     logs.set_up()
     signal.signal(signal.SIGTERM, lambda *_: _stop(role))

@@ -204,9 +204,7 @@ class HeldLeases:
                 if claim_id in self._held:
                     self._held[claim_id].lease_expires_at = at
                     self._held[claim_id].unhealthy = renewal.unhealthy.get(claim_id)
-            for claim_id, why in renewal.leaving.items():
-                if claim_id in self._held:
-                    self._held[claim_id].leaving = why
+                    self._held[claim_id].leaving = renewal.leaving.get(claim_id)
             gone = [(self._held.pop(c), cause) for c, cause in renewal.gone.items() if c in self._held]
         for lease, cause in gone:
             lease.lose(cause)

@@ -159,6 +159,8 @@ class MoveReason(StrEnum):
     POD_GONE = "pod_gone"
     TABLE_BEHIND = "table_behind"
     STOPPED = "stopped"
+    # Its node, which was being removed, stays: it is no longer leaving.
+    NODE_RETURNED = "node_returned"
     # The delete of its pod was accepted.
     POD_DELETED = "pod_deleted"
 

@@ -13,8 +13,9 @@ worker follows it; any other program may too.
 
 The status is `{"uid": WARMPOOL_UID, "port": 12345, "ready": true}`. A pod is ready once its process
 has written it; a status with another uid is ignored. On SIGTERM the program accepts no new session,
-waits for the open ones, and exits. `GET /sessions` answers `{"open": 0}`, or the number of open
-sessions. This is the worker's self-report.
+waits for the open ones, and exits. As process 1 of a container it needs a handler for SIGTERM from
+its first moment, or an init in front of it: the kernel drops the signal otherwise. `GET /sessions`
+answers `{"open": 0}`, or the number of open sessions. This is the worker's self-report.
 
 A pod inherits only the variables in `INHERITED`. The environment of its creator may contain the
 secrets of the pool.

@@ -205,12 +205,14 @@ class Listing:
     """All pods of this pool at one moment.
 
     `anchored` means that a consistent read also returned the anchor. Then an empty list is proof
-    that there are no pods.
+    that there are no pods. `nodes_age_s` is the age of the view of the nodes, which may be unreadable;
+    in a recent view, a pod that is not leaving can stay.
     """
 
     pods: Sequence[Pod]
     anchored: bool
     age_s: float = 0.0
+    nodes_age_s: float = 0.0
 
     def named(self) -> Mapping[str, Pod]:
         """Return the pods by name, without current ages. `aged` adds the age of one pod."""

@@ -1,21 +1,23 @@
 """guard_disruption: busy pods are protected and idle pods are not, judged by the pods' own metadata.
 
 Where row and pod differ, it calls the same `stamp` as the event of the claim. In a quiet pool it
-makes no call.
+makes no call. Busy workers on a node that is being removed are marked as leaving; if the node stays,
+the mark is removed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from pool.core.ids import WorkerId
 from pool.core.periods import PERIODS_S
-from pool.core.states import CLAIMABLE, CLAIMED
-from pool.drivers.port import Pod
+from pool.core.records import By
+from pool.core.states import CLAIMABLE, CLAIMED, MoveReason, Outcome
+from pool.drivers.port import Pod, PodRole
 from pool.lifecycle import observing, stamping
-from pool.passes.running import Pass, Run
-from pool.store import row_scans, workers
+from pool.passes.running import STALE_AFTER_S, Pass, Run
+from pool.store import Tx, row_scans, workers
 from pool.store.row_scans import ScannedRow
 
 LONG_S = 3 * PERIODS_S["guard_disruption"]
@@ -23,7 +25,8 @@ LONG_S = 3 * PERIODS_S["guard_disruption"]
 
 def run(run: Run) -> None:
     """Compare rows with pods and stamp those that differ. Pods are read before rows."""
-    pods = run.cluster().named()
+    cluster = run.cluster()
+    pods = cluster.named()
     differing = _differing(run, pods)
     due = [w for w in differing if stamping.is_due(w, pods[w.id]) and pods[w.id].epoch <= w.epoch]
     _record_unprotected(run, [w.id for w in due if w.state in CLAIMED])
@@ -32,6 +35,36 @@ def run(run: Run) -> None:
         run.step("put_back_rows_lost", behind.id, partial(_lose, run, behind, pods[behind.id]))
     for worker in run.bounded(_in_order(run, due)):
         run.step("stamped", worker.id, partial(stamping.stamp, run.deps, worker.id))
+    if cluster.nodes_age_s <= STALE_AFTER_S:
+        _follow_nodes(run, pods)
+
+
+def _follow_nodes(run: Run, pods: Mapping[str, Pod]) -> None:
+    """Make the marks of busy workers agree with their nodes.
+
+    The observer marks at once, but may miss an event. A mark stays for as long as a view of the
+    nodes may be old, so that it is not removed by a view from before the mark.
+    """
+    leaving = [pod.name for pod in pods.values() if pod.leaving and pod.role == PodRole.WORKER]
+    with run.deps.store.read() as tx:
+        unmarked = row_scans.unmarked_among(tx, leaving) if leaving else []
+        marked = row_scans.disrupted(tx, for_s=STALE_AFTER_S)
+    for worker_id in run.bounded(unmarked):
+        by = run.deps.by(MoveReason.DISRUPTED, pods[worker_id].leaving)
+        run.step("marked", worker_id, partial(_write, run, workers.mark_leaving, worker_id, by))
+    by = run.deps.by(MoveReason.NODE_RETURNED)
+    for stays in run.bounded([w for w in marked if _can_stay(w, pods.get(w.id))]):
+        unmark = partial(workers.unmark_disrupted, epoch=stays.epoch)
+        run.step("unmarked", stays.id, partial(_write, run, unmark, stays.id, by))
+
+
+def _write(run: Run, write: Callable[[Tx, WorkerId, By], Outcome], worker_id: WorkerId, by: By) -> None:
+    with run.deps.store.write() as tx:
+        write(tx, worker_id, by)
+
+
+def _can_stay(worker: ScannedRow, pod: Pod | None) -> bool:
+    return pod is not None and pod.uid == worker.pod_uid and not (pod.terminating or pod.leaving)
 
 
 def _in_order(run: Run, due: list[ScannedRow]) -> list[ScannedRow]:

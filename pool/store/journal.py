@@ -37,7 +37,12 @@ class Entry:
     @property
     def is_mark(self) -> bool:
         """Return whether the worker kept its state and was marked as leaving."""
-        return self.from_state == self.to_state
+        return self.from_state == self.to_state and not self.is_unmark
+
+    @property
+    def is_unmark(self) -> bool:
+        """Return whether the worker kept its state and is no longer leaving."""
+        return self.reason is MoveReason.NODE_RETURNED
 
 
 def of(tx: Tx, worker_id: WorkerId, *, newest: int | None = None) -> list[Entry]:

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 from sqlalchemy import func, literal, select, tuple_
 
 from pool.core.ids import ClaimId, OrgId, ProfileName, WorkerId
-from pool.core.states import LIVE, State
+from pool.core.states import CLAIMED, LIVE, MoveReason, State
 from pool.store.engine import Tx
 from pool.store.schema import workers as W
 from pool.store.sql import now, plus, words
@@ -50,6 +50,27 @@ def live(tx: Tx, *, states: frozenset[State] = LIVE) -> Iterator[ScannedRow]:
         statement = page.where(
             tuple_(*place) > tuple_(literal(last.profile), literal(last.revision), literal(last.id))
         )
+
+
+def disrupted(tx: Tx, *, for_s: float) -> Sequence[ScannedRow]:
+    """Return the claimed workers that have been marked as disrupted for at least this number of seconds."""
+    found = select(W.c.id, W.c.state, W.c.epoch, W.c.org, W.c.claim_id, W.c.pod_uid).where(
+        W.c.state.in_(words(CLAIMED)),
+        W.c.leaving_since <= plus(now(), -for_s),
+        W.c.leaving_reason == MoveReason.DISRUPTED,
+    )
+    return [ScannedRow._make(row) for row in tx.execute(found.order_by(W.c.id))]
+
+
+def unmarked_among(tx: Tx, names: Sequence[str]) -> list[WorkerId]:
+    """Return which of these names are claimed workers that are not marked as leaving."""
+    found: list[WorkerId] = []
+    for some in _pages(names):
+        asked = select(W.c.id).where(
+            W.c.id.in_(some), W.c.state.in_(words(CLAIMED)), W.c.leaving_since.is_(None)
+        )
+        found += tx.execute(asked.order_by(W.c.id)).scalars()
+    return found
 
 
 def ids_in(tx: Tx, profile: ProfileName, states: Collection[State]) -> Sequence[WorkerId]:

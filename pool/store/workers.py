@@ -12,13 +12,13 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Float, Select, bindparam, exists, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Float, Select, bindparam, exists, func, insert, or_, select, update
 from sqlalchemy.sql import ClauseElement, Update
 
 from pool.core.ids import OrgId, ProfileName, WorkerId
 from pool.core.records import By, Held, SeenWorker
 from pool.core.settings import Profile
-from pool.core.states import CLAIMABLE, CLAIMED, LIVE, Outcome, State
+from pool.core.states import CLAIMABLE, CLAIMED, LIVE, MoveReason, Outcome, State
 from pool.store import rows
 from pool.store.engine import Tx
 from pool.store.schema import breakers as B
@@ -132,11 +132,37 @@ def write_columns(tx: Tx, fence: Fence, **columns: Any) -> Outcome:
 
 
 def mark_leaving(tx: Tx, worker_id: WorkerId, by: By) -> Outcome:
-    """Mark a claimed worker as leaving, once. It keeps its state and drains when its claim ends."""
+    """Mark a claimed worker as leaving, once. It keeps its state and drains when its claim ends.
+
+    A node that is being removed may stay after all, so any other reason replaces that one.
+    """
+    free: ColumnElement[bool] = W.c.leaving_since.is_(None)
+    if by.reason is not MoveReason.DISRUPTED:
+        free = or_(free, W.c.leaving_reason == MoveReason.DISRUPTED)
     statement = (
         update(W)
-        .where(W.c.id == worker_id, W.c.leaving_since.is_(None), W.c.state.in_(words(CLAIMED)))
-        .values(leaving_since=now(), leaving_reason=by.reason, leaving_detail=by.detail, **_moved(by))
+        .where(W.c.id == worker_id, free, W.c.state.in_(words(CLAIMED)))
+        .values(
+            leaving_since=func.coalesce(W.c.leaving_since, now()),
+            leaving_reason=by.reason,
+            leaving_detail=by.detail,
+            **_moved(by),
+        )
+    )
+    return Outcome.MOVED if tx.execute(statement).rowcount == 1 else Outcome.FENCED
+
+
+def unmark_disrupted(tx: Tx, worker_id: WorkerId, by: By, *, epoch: int) -> Outcome:
+    """Remove the mark of a claimed worker whose node stays, unless it must leave for another reason."""
+    statement = (
+        update(W)
+        .where(
+            W.c.id == worker_id,
+            W.c.epoch == epoch,
+            W.c.leaving_reason == MoveReason.DISRUPTED,
+            W.c.state.in_(words(CLAIMED)),
+        )
+        .values(leaving_since=None, leaving_reason=None, leaving_detail=None, **_moved(by))
     )
     return Outcome.MOVED if tx.execute(statement).rowcount == 1 else Outcome.FENCED
 

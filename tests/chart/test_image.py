@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from packaging.requirements import Requirement
 from pool.config.rules import RULES
 from pool.core.settings import PoolSettings
 from tests.support.helm import ROOT, of_kind, rendered
-from tests.support.image_packages import image_lock, installed, link_image_packages, run_with
+from tests.support.image_packages import REMOVED, image_lock, installed, link_image_packages, run_with
 
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 OURS = {name: s for name, s in COMPOSE["services"].items() if s.get("command", [""])[0] == "warmpool"}
@@ -60,7 +61,7 @@ def test_the_image_has_what_its_packages_need_and_no_tools() -> None:
 IMPORT_ALL = """
 import importlib, pkgutil, traceback
 import pool, tasks
-names = ["beat_schedule"]
+names = ["beat_schedule", "kubernetes.config"]  # the driver imports it only for a kubeconfig
 for package in (pool, tasks):
     names += [found.name for found in pkgutil.walk_packages(package.__path__, package.__name__ + ".")]
 for name in names:
@@ -81,8 +82,15 @@ def test_every_module_can_be_imported_with_the_packages_of_the_image_alone(tmp_p
     assert missing == [], done.stdout + done.stderr
     assert last.startswith("imported"), done.stderr
     assert int(last.split()[1]) > 200
-    hidden = run_with(tmp_path, "import pytest")
-    assert "No module named 'pytest'" in hidden.stderr
+    for absent in ("pytest", "kubernetes.aio"):
+        hidden = run_with(tmp_path, f"import {absent}")
+        assert f"No module named {absent!r}" in hidden.stderr
+    removed = "rm -r /opt/warmpool/lib/python3.*/site-packages/"
+    assert f"{removed}{_removed()} " in (ROOT / "Dockerfile").read_text()
+
+
+def _removed() -> str:
+    return " ".join(f"{top}/{inner}" for top, inners in REMOVED.items() for inner in sorted(inners))
 
 
 def test_the_images_packages_are_the_locked_ones_by_hash() -> None:
@@ -105,6 +113,63 @@ def test_the_image_copies_existing_files_and_runs_as_an_unprivileged_user() -> N
     assert "USER 65532:65532" in final
     pods = of_kind(rendered("external"), "Deployment")
     assert {p["spec"]["template"]["spec"]["securityContext"]["runAsUser"] for p in pods} == {65532}
+
+
+def _steps(stage: int) -> list[str]:
+    """Return the commands that a stage of the Dockerfile runs."""
+    text = re.split(r"(?m)^FROM ", (ROOT / "Dockerfile").read_text())[stage + 1]
+    runs = re.findall(r"(?m)^RUN ((?:.*\\\n)*.*)$", text)
+    return [step.strip() for run in runs for step in run.replace("\\\n", " ").split("&&")]
+
+
+def _step(stage: int, word: str) -> str:
+    (found,) = (step for step in _steps(stage) if word in step)
+    return found
+
+
+def test_both_stages_start_from_one_base_that_can_be_set_by_digest() -> None:
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    assert [line for line in lines if line.startswith("FROM ")] == ["FROM ${BASE} AS build", "FROM ${BASE}"]
+    assert next(line for line in lines if line.startswith("ARG")) == "ARG BASE=python:3.13-slim-bookworm"
+    assert not re.search("amd64|x86_64|--platform", "\n".join(line for line in lines if line[:1] != "#"))
+
+
+def test_no_file_of_the_image_gives_its_caller_other_rights(tmp_path: Path) -> None:
+    modes = {"su": 0o4755, "wall": 0o2755, "both": 0o6711, "plain": 0o755}
+    for name, mode in modes.items():
+        (tmp_path / name).touch()
+        (tmp_path / name).chmod(mode)
+    subprocess.run(["sh", "-c", _step(1, "find").replace("find /", f"find {tmp_path}")], check=True)
+    assert {name: (tmp_path / name).stat().st_mode & 0o7777 for name in modes} == {
+        name: mode & 0o777 for name, mode in modes.items()
+    }
+
+
+def test_the_image_has_bytecode_of_the_standard_library_and_of_its_packages(tmp_path: Path) -> None:
+    """The root is read-only: what is not compiled there is compiled at every start."""
+    for stage, where in ((0, "/opt/warmpool/lib"), (1, "/usr/local/lib/python3.*")):
+        folder = tmp_path / str(stage)
+        folder.mkdir()
+        (folder / "module.py").write_text("colour = 'green'")
+        command = _step(stage, "compileall")
+        assert command.endswith(f" {where}"), command
+        words = command.replace(where, str(folder)).split()
+        subprocess.run([sys.executable, *words[1:]], check=True)
+        (folder / "module.py").write_text("colour = 'red'")  # as if its time had changed
+        done = subprocess.run(
+            [sys.executable, "-c", "import module; print(module.colour)"],
+            cwd=folder, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert done.stdout == "green\n"
+
+
+def test_the_image_names_its_version_and_revision_and_has_its_sbom() -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    labels = set(re.findall(r"org\.opencontainers\.image\.(\w+)=", text))
+    assert labels == {"title", "description", "licenses", "version", "revision", "created"}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert f"ARG VERSION={project['version']}\n" in text
+    assert _step(0, "sbom.py") == "python deploy/sbom.py > /opt/warmpool/sbom.json"
 
 
 def test_dockerignore_excludes_no_file_that_the_image_copies() -> None:
@@ -153,7 +218,10 @@ def test_compose_runs_the_command_lines_and_the_probe_of_the_chart() -> None:
         d["spec"]["template"]["spec"]["containers"][0]
         for d in of_kind(rendered("trial"), "Deployment", "Job")
     ]
-    commands = {tuple(c["command"]) for c in chart}
+    # `warmpool-init` is the entry point of the image.
+    assert 'ENTRYPOINT ["warmpool-init"]' in (ROOT / "Dockerfile").read_text().splitlines()
+    assert {c["command"][0] for c in chart} == {"warmpool-init"}
+    commands = {tuple(c["command"][1:]) for c in chart}
     assert {tuple(s["command"]) for s in OURS.values()} == commands
     probes = {
         tuple(c["livenessProbe"]["exec"]["command"]) for c in chart if "exec" in c.get("livenessProbe", {})

@@ -130,7 +130,7 @@ def test_each_component_gets_the_secrets_that_it_uses_and_no_other() -> None:
 
 def test_the_boards_settings_are_options_that_the_command_takes() -> None:
     [full] = [pod for _, pod in pod_templates(rendered("full")) if component(pod) == "board"]
-    options = full["spec"]["containers"][0]["command"][2:]
+    options = full["spec"]["containers"][0]["command"][3:]
     assert options == [
         *("--host", "0.0.0.0", "--port", "8090", "--trusted-proxy", "10.1.0.0/16", "--secure-cookie"),
         *("--sso-user-header", "X-Auth-Request-User", "--sso-groups-header", "X-Auth-Request-Groups"),
@@ -304,11 +304,12 @@ def test_every_image_can_be_set_by_digest() -> None:
     assert images == {f"{name}@{digest}" for name in ("warmpool", "valkey/valkey:8.1-alpine", "postgres:17")}
 
 
-def test_a_celery_worker_has_a_grace_period_and_receives_signals_directly() -> None:
+def test_a_celery_worker_has_a_grace_period_and_receives_signals_from_the_first_process() -> None:
     for deployment in of_kind(rendered("external"), "Deployment"):
         spec = deployment["spec"]["template"]["spec"]
         assert spec["terminationGracePeriodSeconds"] >= 30 + 10 + 15
-        assert spec["containers"][0]["command"][0] == "warmpool", "not through a shell"
+        for container in containers(deployment["spec"]["template"]):
+            assert container["command"][:2] == ["warmpool-init", "warmpool"]
 
 
 def test_autoscalers_and_scrape_objects_are_rendered_only_when_enabled() -> None:

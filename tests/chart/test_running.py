@@ -60,8 +60,8 @@ class ChartDeployment:
         config = folder / "config"
         config.mkdir()
         toml = named(self.objects, "ConfigMap", "wp-warmpool")["data"]["warmpool.toml"]
-        (config / "warmpool.toml").write_text(toml)
-        # Pods are processes here; the rest is as in the cluster.
+        # Pods are processes here, without a process 1 of their own; the rest is as in the cluster.
+        (config / "warmpool.toml").write_text(toml.replace('"warmpool-init", "python"', '"python"'))
         over = {"WARMPOOL_DRIVER": "local", "WARMPOOL_DATA_DIR": str(folder)}
         self.ground = ChartGround(folder=folder, secrets={"wp-warmpool": self.secret}, over=over)
         self.parts: dict[str, Running] = {}

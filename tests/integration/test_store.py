@@ -394,7 +394,7 @@ def test_a_busy_worker_is_marked_as_leaving_once_and_others_never(store: Store) 
         drain = By(who="guard", reason=MoveReason.DISRUPTED, detail="node drained")
         assert workers.mark_leaving(tx, idle.id, drain) is Outcome.FENCED
         assert workers.mark_leaving(tx, claim.worker_id, drain) is Outcome.MOVED
-        assert workers.mark_leaving(tx, claim.worker_id, BY) is Outcome.FENCED
+        assert workers.mark_leaving(tx, claim.worker_id, drain) is Outcome.FENCED
         assert [why for _, why, _ in renewed(tx, claim.id, "c-none")] == [
             "disrupted: node drained",
             "unknown_claim",

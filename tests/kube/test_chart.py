@@ -341,7 +341,9 @@ def over(release: HelmRelease, component: str) -> dict[str, str]:
 
 def migrate(container: Object, ground: ChartGround) -> None:
     probes: Object = {kind: {} for kind in ("startupProbe", "livenessProbe", "readinessProbe")}
-    job = Running("migrate", {**container, **probes, "command": ["warmpool", "migrate"]}, ground)
+    job = Running(
+        "migrate", {**container, **probes, "command": ["warmpool-init", "warmpool", "migrate"]}, ground
+    )
     job.start()
     assert job.ends() == 0, job.log()
 

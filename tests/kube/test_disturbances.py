@@ -21,6 +21,7 @@ import pytest
 import yaml
 
 from pool.client import Pool
+from pool.core.ids import WorkerId
 from pool.core.states import State
 from pool.drivers.kubernetes import manifests
 from pool.drivers.port import LABEL_BUSY
@@ -194,6 +195,27 @@ def test_while_the_api_server_is_killed_warm_acquires_work_and_nothing_is_delete
 def outcome(system: System, name: str) -> str | None:
     with system.store.read() as tx:
         return passes.get(tx, name).last_outcome
+
+
+def test_a_busy_worker_stays_in_the_pool_if_its_node_is_uncordoned(
+    deployment: DisturbedDeployment, pool: Pool
+) -> None:
+    cluster = deployment.cluster
+    held = pool.acquire("held", wait_s=SOON_S, lease_s=5, ttl_s=60)
+    deployment.settles()
+    cluster.kubectl("cordon", "first")
+    try:
+        assert "cordoned" in eventually(lambda: held.leaving, within_s=SOON_S)
+    finally:
+        cluster.kubectl("uncordon", "first")
+    eventually(lambda: held.leaving is None, within_s=SOON_S)
+    assert held.release() == "released"
+    with deployment.system.store.read() as tx:
+        row = workers.get(tx, WorkerId(held.worker_id))
+    assert row is not None
+    assert row.state is State.HOT_IDLE
+    again = pool.acquire("held", wait_s=SOON_S, lease_s=5)
+    assert (again.worker_id, again.release("tainted")) == (held.worker_id, "released")
 
 
 def test_on_a_drained_node_an_idle_worker_drains_at_once_and_a_busy_one_when_released(

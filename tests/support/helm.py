@@ -143,8 +143,12 @@ def in_image(words: list[str]) -> list[str]:
     """Return a command line of the image, as it is run from the source tree."""
     if words[0] == "warmpool":
         return [sys.executable, "-m", "pool.ops.cli", *words[1:]]
+    if words[0] == "python":
+        return [sys.executable, *words[1:]]
     if words[0] == "warmpool-alive":
         return [str(ROOT / "deploy" / "warmpool-alive"), *words[1:]]
+    if words[0] == "warmpool-init":
+        return [str(ROOT / "deploy" / "warmpool-init"), *in_image(words[1:])]
     raise AssertionError(f"the image has no {words[0]}")
 
 

@@ -105,6 +105,8 @@ def _argv(pod: Object, container: Object) -> tuple[str, ...]:
     words = (*container.get("command", []), *container.get("args", []))
     if not words:
         return REFERENCE_WORKER
+    if words[0] == "warmpool-init":
+        words = words[1:]
     return (sys.executable, *words[1:]) if words[0] in ("python", "python3") else words
 
 

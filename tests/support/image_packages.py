@@ -12,6 +12,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 OURS = ("pool", "tasks", "beat_schedule.py")
+# What the Dockerfile removes from a package.
+REMOVED = {"kubernetes": {"aio"}}
 
 
 def image_lock() -> dict[str, str]:
@@ -39,7 +41,14 @@ def link_image_packages(folder: Path) -> None:
         files = here[name].files or []
         tops = {file.parts[0] for file in files if file.parts[0] not in ("..", "__pycache__")}
         for top in sorted(tops):
-            _link(folder / top, Path(str(here[name].locate_file(top))))
+            found = Path(str(here[name].locate_file(top)))
+            if top in REMOVED:
+                (folder / top).mkdir()
+                for inner in found.iterdir():
+                    if inner.name not in REMOVED[top]:
+                        _link(folder / top / inner.name, inner)
+            else:
+                _link(folder / top, found)
     for ours in OURS:
         _link(folder / ours, ROOT / ours)
 

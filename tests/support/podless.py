@@ -106,6 +106,7 @@ class PodlessDriver:
         self.specs: list[PodSpec] = []
         self.anchored = True
         self.age_s = 0.0
+        self.nodes_age_s = 0.0
         self.refuses_to_create = ""
         # Calls that the cluster refuses, as (verb, pod), and verbs without any permission.
         self.denied: set[tuple[str, str]] = set()
@@ -201,9 +202,11 @@ class PodlessDriver:
 
     def cached(self) -> Listing:
         if self._following:
-            return Listing(pods=tuple(self.pods.values()), anchored=self.anchored, age_s=self.age_s)
-        listing, at = self._listed
-        return replace(listing, age_s=self._clock.monotonic() - at)
+            listing, age_s = Listing(pods=tuple(self.pods.values()), anchored=self.anchored), self.age_s
+        else:
+            listing, at = self._listed
+            age_s = self._clock.monotonic() - at
+        return replace(listing, age_s=age_s, nodes_age_s=self.nodes_age_s)
 
     def watch(self, stop: threading.Event) -> Iterator[Pod | Gone]:
         news: queue.SimpleQueue[Pod | Gone] = queue.SimpleQueue()

@@ -85,7 +85,11 @@ class Running:
 
     def send(self, sig: signal.Signals) -> None:
         assert self.process is not None
-        os.kill(self.process.pid, sig)
+        if sig is signal.SIGTERM:
+            os.kill(self.process.pid, sig)
+        else:
+            # The component is a child of the container's first process.
+            os.killpg(self.process.pid, sig)
 
     def ends(self) -> int:
         assert self.process is not None
@@ -138,7 +142,7 @@ class Kubelet:
 
 def is_there(container: Object) -> bool:
     """Return whether the command has what the container runs."""
-    return container["command"][1] in COMMANDS
+    return container["command"][2] in COMMANDS
 
 
 def with_port(words: list[str], port: int) -> list[str]:

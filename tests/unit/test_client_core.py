@@ -338,6 +338,8 @@ class TestHolding:
         assert worker.leaving == "node drained"
         assert not worker.lost
         assert worker.endpoint
+        core.renewed({"renewed": {"c-1": "2031-05-01T12:00:40Z"}, "gone": {}})
+        assert worker.leaving is None
 
     def test_a_renewal_reports_that_a_worker_is_unhealthy_and_healthy_again(self) -> None:
         core = a_core()

@@ -1,3 +1,8 @@
+{{- /* The host name of a bundled server, valid in every namespace. Arguments: root, component. */ -}}
+{{- define "warmpool.bundledHost" -}}
+{{ include "warmpool.fullname" .root }}-{{ .component }}.{{ .root.Release.Namespace }}.svc
+{{- end -}}
+
 {{- /* A server for trials: one replica, one volume, no backups. Arguments: root, component, given (its values), port, container (its YAML), volumes. */ -}}
 {{- define "warmpool.bundled" -}}
 {{- $name := printf "%s-%s" (include "warmpool.fullname" .root) .component -}}

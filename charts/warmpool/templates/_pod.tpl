@@ -92,7 +92,8 @@ capabilities: {drop: [ALL]}
 {{- end }}
 {{- end -}}
 
-{{- /* Restarts a process that is stuck. A process that waits for Redis or the database is not restarted. */ -}}
+{{- /* Restarts a process that is stuck. A process that waits for Redis or the database is not restarted.
+       A stuck process does not react to SIGTERM, so its grace period is short. */ -}}
 {{- define "warmpool.fileProbes" -}}
 {{- with .Values.probes }}
 startupProbe:
@@ -105,6 +106,7 @@ livenessProbe:
   periodSeconds: {{ .periodSeconds }}
   timeoutSeconds: {{ .timeoutSeconds }}
   failureThreshold: {{ .failures }}
+  terminationGracePeriodSeconds: {{ .graceSeconds }}
 readinessProbe:
   exec: {command: [warmpool-alive, /run/warmpool/ready, {{ .silenceSeconds | quote }}]}
   periodSeconds: 5
@@ -126,6 +128,7 @@ livenessProbe:
   periodSeconds: {{ .periodSeconds }}
   timeoutSeconds: {{ .timeoutSeconds }}
   failureThreshold: {{ .failures }}
+  terminationGracePeriodSeconds: {{ .graceSeconds }}
 readinessProbe:
   httpGet: {{ $get | toJson }}
   periodSeconds: 5
@@ -207,7 +210,7 @@ spec:
         - name: wait-for-migrations
           image: {{ include "warmpool.image" $root }}
           imagePullPolicy: {{ $root.Values.image.pullPolicy }}
-          command: [warmpool, migrate, --wait, {{ $root.Values.migrate.waitSeconds | quote }}]
+          command: [warmpool-init, warmpool, migrate, --wait, {{ $root.Values.migrate.waitSeconds | quote }}]
           env:
             {{- include "warmpool.plainEnv" $root | nindent 12 }}
             {{- include "warmpool.databaseEnv" $root | nindent 12 }}
@@ -219,7 +222,7 @@ spec:
         - name: {{ .component }}
           image: {{ include "warmpool.image" $root }}
           imagePullPolicy: {{ $root.Values.image.pullPolicy }}
-          command: {{ .command | toJson }}
+          command: {{ prepend .command "warmpool-init" | toJson }}
           env:
             {{- .env | nindent 12 }}
             {{- with $own.extraEnv }}

@@ -71,7 +71,7 @@ key: {{ if .name }}{{ .key }}{{ else }}board-password{{ end }}
 
 {{- define "warmpool.databaseUrl" -}}
 {{- if .root.Values.database.bundled.enabled -}}
-postgresql://warmpool:{{ index .passwords "postgres-password" }}@{{ include "warmpool.fullname" .root }}-postgres:5432/warmpool
+postgresql://warmpool:{{ index .passwords "postgres-password" }}@{{ include "warmpool.bundledHost" (dict "root" .root "component" "postgres") }}:5432/warmpool
 {{- else -}}
 {{ .root.Values.database.url }}
 {{- end -}}

@@ -36,7 +36,7 @@ placeholder_priority_class = {{ include "warmpool.placeholderPriorityClass" . | 
 {{- if hasKey $profile "image" }}
 {{- include "warmpool.tomlTable" $profile }}
 {{- else }}
-{{- $ours := dict "image" (include "warmpool.image" $) "command" (list "python" "-m" "pool.drivers.local.worker") "run_as_user" 65532.0 }}
+{{- $ours := dict "image" (include "warmpool.image" $) "command" (list "warmpool-init" "python" "-m" "pool.drivers.local.worker") "run_as_user" 65532.0 }}
 {{- include "warmpool.tomlTable" (merge (deepCopy $profile) $ours) }}
 {{- end }}
 {{ end }}

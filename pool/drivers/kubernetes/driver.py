@@ -118,8 +118,9 @@ class KubernetesDriver:
         listed_age_s, told_age_s = self._clock.monotonic() - at, self._pods.age_s()
         if told_age_s <= listed_age_s and told_age_s < math.inf:
             # The list comes from the server's cache, so it is no proof that there are no pods.
-            return Listing(pods=self._cache.pods(), anchored=False, age_s=told_age_s)
-        return replace(listing, age_s=listed_age_s)
+            listing = Listing(pods=self._cache.pods(), anchored=False)
+            listed_age_s = told_age_s
+        return replace(listing, age_s=listed_age_s, nodes_age_s=self._nodes.age_s())
 
     def watch(self, stop: threading.Event) -> Iterator[Pod | Gone]:
         with self._cache.listening() as news:

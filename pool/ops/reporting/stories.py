@@ -92,7 +92,7 @@ def _end(entries: Sequence[Entry]) -> Entry | None:
 
 
 def _why_it_ended(entries: Sequence[Entry], end: Entry) -> str:
-    mark = next((e for e in entries if e.is_mark), None)
+    mark = next((e for e in reversed(entries) if e.is_mark), None)
     held = _held_before(entries, end)
     if end.to_state == State.LOST:
         used = f" while {end.org} used it (claim {held})" if held else ""
@@ -129,6 +129,8 @@ def _means(e: Entry, before: Entry | None, entries: Sequence[Entry]) -> str:
     took = "" if before is None else f" after {duration((e.at - before.at).total_seconds())}"
     if e.is_mark:
         return f"marked as leaving, to drain when the claim of {e.org} ends: {because(e.reason, e.detail)}"
+    if e.is_unmark:
+        return "no longer leaving: its node stays"
     if e.to_state in LEAVING or e.to_state == State.LOST:
         return _why_it_ended(entries, e)
     how = _MOVES.get((e.from_state, e.to_state)) or _ENTERED[e.to_state]
