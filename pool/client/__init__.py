@@ -24,7 +24,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pool.client.blocking import Pool, Worker
-from pool.client.errors import AnswerOverdue, BrokerDown, ClaimLost, PoolClosed, TaskFailed
+from pool.client.errors import (
+    AnswerOverdue,
+    BrokerDenied,
+    BrokerDown,
+    ClaimLost,
+    InvalidUrl,
+    PoolClosed,
+    TaskFailed,
+)
 from pool.core.errors import Refused
 
 if TYPE_CHECKING:
@@ -34,8 +42,10 @@ __all__ = [
     "AnswerOverdue",
     "AsyncPool",
     "AsyncWorker",
+    "BrokerDenied",
     "BrokerDown",
     "ClaimLost",
+    "InvalidUrl",
     "Pool",
     "PoolClosed",
     "Refused",

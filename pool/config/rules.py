@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from pool.config import podrules
 from pool.config.kinds import Wrong
+from pool.core import brokerurl
 from pool.core.names import ENV_PREFIX, ENV_TEST_PREFIX
 from pool.core.settings import KubernetesSettings, OrgDefaults, PoolSettings, Profile
 
@@ -25,14 +26,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _VALUE_KEY = re.compile(r"[A-Za-z0-9_.-]+")
 _URL_PATH = re.compile(r"/[^\s?#]*(?:\?[^\s#]*)?")
 _DATABASE_SCHEMES = ("postgresql", "postgresql+psycopg", "postgres")
-_BROKER_SCHEMES = ("redis", "rediss")
 _DATABASE_TAKES = "postgresql://USER:PASSWORD@HOST/NAME, or empty for the embedded server"
-_BROKER_TAKES = "redis://HOST:PORT/N, rediss://HOST:PORT/N, or empty for the embedded server"
-
-
-def redacted(url: str) -> str:
-    """Return a URL without its credentials and its query."""
-    return re.sub(r"\?.*", "?***", re.sub(r"//.*@", "//***@", url))
 
 
 def _driver(value: str) -> Iterator[Wrong]:
@@ -65,12 +59,16 @@ def _previous_master_key(value: str) -> Iterator[Wrong]:
 
 def _database_url(value: str) -> Iterator[Wrong]:
     if value and not _well_formed(value, _DATABASE_SCHEMES):
-        yield Wrong(given=redacted(value), takes=_DATABASE_TAKES)
+        yield Wrong(given=brokerurl.hidden(value), takes=_DATABASE_TAKES)
 
 
 def _broker_url(value: str) -> Iterator[Wrong]:
-    if value and not (_well_formed(value, _BROKER_SCHEMES) and urlsplit(value).hostname):
-        yield Wrong(given=redacted(value), takes=_BROKER_TAKES)
+    if not value:
+        return
+    try:
+        brokerurl.parse(value)
+    except brokerurl.InvalidUrl as exc:
+        yield Wrong(given=brokerurl.hidden(value), takes=f"{exc.takes}, or empty for the embedded server")
 
 
 def _well_formed(url: str, schemes: tuple[str, ...]) -> bool:

@@ -31,7 +31,9 @@ class PoolSettings:
         "", "Postgres URL: postgresql://USER:PASSWORD@HOST/NAME. Empty: the embedded server."
     )
     broker_url: str = _opt(
-        "", "Redis URL: redis://HOST:PORT/N, or rediss:// for TLS. Empty: the embedded server."
+        "",
+        "Redis URL: redis://HOST:PORT/N, rediss:// for TLS, unix:///PATH, or "
+        "sentinel://HOST:PORT,HOST:PORT/MASTER/N. Empty: the embedded server.",
     )
     driver: str = _opt("local", "Driver that creates pods: local or kubernetes.")
     master_key: str = _opt(
