@@ -190,10 +190,11 @@ def config() -> Schema:
 
 
 def network() -> Schema:
-    def server(what: str) -> Schema:
+    def server(what: str, **more: Schema) -> Schema:
         return obj(
             f"Address of {what}, if it is not bundled",
             port=number("Port", 1, 65_535),
+            **more,
             to=of_kubernetes("NetworkPolicy peers (empty: any address)"),
         )
 
@@ -208,7 +209,7 @@ def network() -> Schema:
         "NetworkPolicies: deny everything, then allow what each component needs",
         enabled=flag("Whether to create NetworkPolicies"),
         dns=obj("DNS of the cluster", namespace=text("Namespace of the cluster's DNS")),
-        redis=server("Redis"),
+        redis=server("Redis", sentinelPort=number("Port of the sentinels. 0: none", 0, 65_535)),
         database=server("Postgres"),
         apiServer=obj(
             "API server of the cluster",
@@ -271,7 +272,8 @@ def values() -> Schema:
             redis=obj(
                 "The broker: set one of url, existingSecret.name, bundled.enabled",
                 url=text(
-                    "redis://USER:PASSWORD@HOST:PORT/N, or rediss:// for TLS with a verified certificate"
+                    "redis://USER:PASSWORD@HOST:PORT/N, rediss:// for TLS with a verified certificate, or "
+                    "sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/MASTER/N, sentinels:// for TLS"
                 ),
                 flowerUrl=text("URL for Flower's user. Empty: url"),
                 producerUrl=text("URL for the services' user. Empty: url"),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from redis import Redis
 
 from pool import config
+from pool.broker import connecting
 from pool.broker.locks import Lease, RedisLocks
 from pool.core.clock import SystemClock
 from pool.core.errors import BrokenPromise, ConfigInvalid, Transient
@@ -147,7 +148,7 @@ def _lock_timeout_s(settings: Settings, role: str) -> float | None:
 
 def open_redis(settings: Settings) -> Redis:
     """Return a Redis client with a timeout on every call. It connects at first use."""
-    return Redis.from_url(
+    return connecting.connect(
         config.broker_url(settings), socket_timeout=_REDIS_TIMEOUT_S, socket_connect_timeout=_REDIS_TIMEOUT_S
     )
 

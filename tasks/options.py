@@ -34,6 +34,9 @@ INTERNAL_TASKS = frozenset({"pool.canary", *(task for task, queue in ROUTES.item
 LANE, UNUSED = ACQUIRE, f"{ACQUIRE}.general"
 QUEUES = (LANE, UNUSED, FLEET, BIND, PASSES)
 
+# Longest time that the broker may take to answer Celery's consumer, in seconds.
+SILENT_S = 5
+
 
 def consumed(role: str) -> list[str]:
     """Return the queues that Celery's consumer reads in a worker of this role."""
@@ -76,6 +79,10 @@ def celery_options(settings: Settings) -> dict[str, Any]:
             "unacked_restore_throttle": 1,
             "socket_keepalive": True,
             "socket_connect_timeout": 5,
+            # A broker that keeps its connections open and answers nothing, as after a partition, is
+            # noticed after this time.
+            "socket_timeout": SILENT_S,
+            "health_check_interval": SILENT_S,
         },
         "redis_socket_connect_timeout": 5,
         "redis_socket_timeout": 10,

@@ -24,7 +24,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pool.client.blocking import Pool, Worker
-from pool.client.errors import AnswerOverdue, BrokerDown, ClaimLost, PoolClosed, TaskFailed
+from pool.client.errors import (
+    AnswerOverdue,
+    BrokerDenied,
+    BrokerDown,
+    ClaimLost,
+    InvalidUrl,
+    PoolClosed,
+    TaskFailed,
+)
 from pool.core.errors import InvalidInput, PoolError, Refused, Transient
 from pool.core.literals import CancelOutcome, RefusalReason, ReleaseCondition, ReleaseOutcome, WorkerSource
 
@@ -35,10 +43,12 @@ __all__ = [
     "AnswerOverdue",
     "AsyncPool",
     "AsyncWorker",
+    "BrokerDenied",
     "BrokerDown",
     "CancelOutcome",
     "ClaimLost",
     "InvalidInput",
+    "InvalidUrl",
     "Pool",
     "PoolClosed",
     "PoolError",

@@ -57,6 +57,9 @@ class AsyncPool:
         self._closed = False
         # Import it now, so that the first acquire does not have to.
         import_module("redis.asyncio")
+        from pool.broker import connecting
+
+        connecting.pool(self._url)  # it opens no connection; an invalid URL is refused here
 
     def acquire(
         self,

@@ -10,11 +10,12 @@ from typing import TypeVar, cast
 from pool.client.calls import PendingCall
 from pool.client.core import Core, log
 from pool.client.credentials import KeySource, Signer
-from pool.client.errors import BrokerDown, PoolClosed
+from pool.client.errors import LINK_ERRORS, PoolClosed
 from pool.client.identity import Identity
-from pool.client.link import PUBLISH_TIMEOUT_S, broken, host_s, options, redacted
+from pool.client.link import PUBLISH, PUBLISH_TIMEOUT_S, READ, TIME, host_s, options
 from pool.client.open_call import GiveUp, OpenCall, Pace, Send, Wait
 from pool.client.reply_reader import BLOCK_S, READ_TIMEOUT_S
+from pool.client.trouble import Troubles
 from pool.core.clock import Clock, SystemClock
 from pool.core.errors import PoolError
 
@@ -22,7 +23,7 @@ T = TypeVar("T")
 
 
 class AsyncLink:
-    """The counterpart of `Link` for asyncio. Every failure is raised as `BrokerDown`."""
+    """The counterpart of `Link` for asyncio. Every failure is raised as one of `LINK_ERRORS`."""
 
     def __init__(self, url: str, identity: Identity) -> None:
         from redis import RedisError
@@ -31,14 +32,16 @@ class AsyncLink:
         from redis.backoff import NoBackoff
         from redis.exceptions import NoPermissionError
 
+        from pool.broker import aioconnecting
+
         self._errors = (RedisError, OSError)
-        self._where = redacted(url)
+        self._troubles = Troubles(url, SystemClock())
         self._reply_to = identity.reply_to
         self._queue = identity.queue
         self._no_right = NoPermissionError
 
         def client(retries: int) -> redis.Redis:
-            made = redis.Redis.from_url(url, retry=Retry(NoBackoff(), retries), **options(identity))
+            made = aioconnecting.connect(url, retry=Retry(NoBackoff(), retries), **options(identity))
             # We apply timeouts ourselves: those of redis-py use asyncio.wait_for, which on Python
             # 3.11 can swallow a cancellation.
             made.connection_pool.connection_kwargs["socket_timeout"] = None
@@ -52,7 +55,8 @@ class AsyncLink:
             async with asyncio.timeout(PUBLISH_TIMEOUT_S):
                 await self._writer.lpush(self._queue, *messages)
         except self._errors as exc:
-            raise broken(f"publish to {self._where}", exc) from exc
+            raise self._troubles.of(PUBLISH, exc) from exc
+        self._troubles.over(PUBLISH)
 
     async def time_s(self) -> float:
         try:
@@ -61,7 +65,8 @@ class AsyncLink:
         except self._no_right:
             return host_s()
         except self._errors as exc:
-            raise broken(f"read the time of {self._where}", exc) from exc
+            raise self._troubles.of(TIME, exc) from exc
+        self._troubles.over(TIME)
         return seconds + microseconds / 1e6
 
     async def next_answer(self) -> bytes | None:
@@ -71,7 +76,8 @@ class AsyncLink:
                     "Awaitable[list[bytes] | None]", self._reader.blpop([self._reply_to], timeout=BLOCK_S)
                 )
         except self._errors as exc:
-            raise broken(f"read answers from {self._where}", exc) from exc
+            raise self._troubles.of(READ, exc) from exc
+        self._troubles.over(READ)
         return popped[1] if popped else None
 
     async def close(self) -> None:
@@ -157,12 +163,12 @@ class AsyncSession:
     async def _send(self, open_call: OpenCall) -> None:
         try:
             await self._learn_time()
-        except BrokerDown as error:
+        except LINK_ERRORS as error:
             open_call.held_up(self.now(), error)
             return
         try:
             await self._link.publish(self.core.sending(open_call))
-        except BrokerDown as error:
+        except LINK_ERRORS as error:
             open_call.unsent(self.now(), error)
         else:
             open_call.sent(self.now())
@@ -171,8 +177,8 @@ class AsyncSession:
         try:
             await self._learn_time()
             await self._link.publish(*self.core.notifications(unawaited))
-        except BrokerDown as error:
-            log.warning("messages_unsent tasks=%s error=%s", sorted({call.task for call in unawaited}), error)
+        except LINK_ERRORS as error:
+            log.info("messages_unsent tasks=%s error=%s", sorted({call.task for call in unawaited}), error)
 
     async def _learn_time(self) -> None:
         signer = self.core.signer
@@ -211,8 +217,8 @@ class AsyncSession:
         while True:
             try:
                 raw = await self._link.next_answer()
-            except BrokerDown as error:
-                log.warning("answers_unreachable error=%s", error)
+            except LINK_ERRORS as error:
+                self.core.unreadable(error)
                 await asyncio.sleep(next(pauses, self.core.pace.reconnect.limit_s))
                 continue
             pauses = self.core.pace.reconnect.pauses()
@@ -231,7 +237,9 @@ class AsyncSession:
                 for call in leases.renewals():
                     await self.call(call, self.core.renewed)
             except PoolError as error:
-                log.warning("renewal_unanswered error=%s", error)
+                # An outage has its own line.
+                if not isinstance(error, LINK_ERRORS):
+                    log.warning("renewal_unanswered error=%s", error)
                 leases.retry(self.now())
             else:
                 leases.rest(self.now())

@@ -18,6 +18,7 @@ from pool.client.identity import Identity
 from pool.client.leases import HeldLeases
 from pool.client.messages import Message, ReplyMessage
 from pool.client.open_call import OpenCall, Pace, Signal
+from pool.core.errors import PoolError, Transient
 from pool.core.ids import new_task_id
 from pool.core.states import Condition
 
@@ -84,6 +85,16 @@ class Core:
         with self._lock:
             self._forget_abandoned(now)
             return bool(self._abandoned) or any(open_call.answer is None for open_call in self._open.values())
+
+    def unreadable(self, error: PoolError) -> None:
+        """Record that answers cannot be read. If a retry does not help, every caller gets the error."""
+        if isinstance(error, Transient):
+            return
+        with self._lock:
+            waiting = list(self._open.values())
+        for open_call in waiting:
+            open_call.unreadable(error)
+            open_call.signal.set()
 
     def is_open(self, open_call: OpenCall) -> bool:
         """Return whether its caller still waits."""

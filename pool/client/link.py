@@ -10,13 +10,12 @@ import logging
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
-from pool.client.errors import BrokerDown
 from pool.client.identity import Identity
 from pool.client.reply_reader import BLOCK_S, READ_TIMEOUT_S, ReplyReader
+from pool.client.trouble import Troubles
 from pool.client.wire import ReplyWire
-from pool.core.clock import wall_s
+from pool.core.clock import SystemClock, wall_s
 
 if TYPE_CHECKING:
     import redis
@@ -27,14 +26,8 @@ PUBLISH_TIMEOUT_S = 1.0
 # Wakes a blocked reader that must end. It expires if there is no reader.
 WAKE_UP = "{}"
 WAKE_UP_EXPIRES_S = 60
-
-
-def redacted(url: str) -> str:
-    """Return the URL without its password and its options; an option may be the password."""
-    parts = urlsplit(url)
-    place = parts.netloc.rpartition("@")[2]
-    user = f"{parts.username or ''}:***@" if parts.password else ""
-    return f"{parts.scheme}://{user}{place}{parts.path}"
+# What a link does; an error begins with it.
+PUBLISH, READ, TIME, WAKE = "publish to", "read answers from", "read the time of", "reach"
 
 
 def options(identity: Identity) -> dict[str, Any]:
@@ -44,11 +37,6 @@ def options(identity: Identity) -> dict[str, Any]:
         "socket_keepalive": True,
         "client_name": f"warmpool.{identity.client_id}",
     }
-
-
-def broken(doing: str, exc: Exception) -> BrokerDown:
-    """Return the error for a caller. A timeout has no message of its own."""
-    return BrokerDown(f"cannot {doing}: {str(exc) or 'it did not answer in time'}")
 
 
 def host_s() -> float:
@@ -69,22 +57,24 @@ class _Bundle:
 
 
 class Link:
-    """The blocking connections. Every failure is raised as `BrokerDown`."""
+    """The blocking connections. Every failure is raised as one of `LINK_ERRORS`."""
 
     def __init__(self, url: str, identity: Identity) -> None:
         import redis
         from redis.backoff import NoBackoff
         from redis.retry import Retry
 
+        from pool.broker import connecting
+
         self._errors = (redis.RedisError, OSError)
         self._slow = (redis.TimeoutError, TimeoutError)
-        self._where = redacted(url)
+        self._troubles = Troubles(url, SystemClock())
         self._reply_to = identity.reply_to
         self._queue = identity.queue
         self._no_right = redis.exceptions.NoPermissionError
 
         def client(timeout_s: float, retries: int) -> redis.Redis:
-            made = redis.Redis.from_url(url, retry=Retry(NoBackoff(), retries), **options(identity))
+            made = connecting.connect(url, retry=Retry(NoBackoff(), retries), **options(identity))
             # Set here, because an option in the URL would take precedence and end blocking reads
             # too early.
             made.connection_pool.connection_kwargs["socket_timeout"] = timeout_s
@@ -114,7 +104,8 @@ class Link:
                 self._gathered.remove(bundle)
             raise
         if bundle.trouble is not None:
-            raise broken(f"publish to {self._where}", bundle.trouble) from bundle.trouble
+            raise self._troubles.of(PUBLISH, bundle.trouble) from bundle.trouble
+        self._troubles.over(PUBLISH)
 
     def publish_and_listen(self, message: str) -> None:
         """Publish a message and start to listen, in one round trip. Only for the reading thread."""
@@ -122,10 +113,11 @@ class Link:
             try:
                 self._reply_reader.publish(message, PUBLISH_TIMEOUT_S)
             except self._slow as exc:
-                raise broken(f"publish to {self._where}", exc) from exc
+                raise self._troubles.of(PUBLISH, exc) from exc
             except self._errors:
                 pass  # the connection may be stale: try the other one
             else:
+                self._troubles.over(PUBLISH)
                 return
         self.publish(message)
 
@@ -136,7 +128,8 @@ class Link:
         except self._no_right:
             return host_s()
         except self._errors as exc:
-            raise broken(f"read the time of {self._where}", exc) from exc
+            raise self._troubles.of(TIME, exc) from exc
+        self._troubles.over(TIME)
         return seconds + microseconds / 1e6
 
     def _publish_gathered(self, own: _Bundle) -> None:
@@ -184,9 +177,11 @@ class Link:
         Only one thread at a time may call it. Another thread may continue where it stopped.
         """
         try:
-            return self._reply_reader.next(within_s, many=many)
+            found = self._reply_reader.next(within_s, many=many)
         except self._errors as exc:
-            raise broken(f"read answers from {self._where}", exc) from exc
+            raise self._troubles.of(READ, exc) from exc
+        self._troubles.over(READ)
+        return found
 
     def wake_reader(self) -> None:
         try:
@@ -195,7 +190,7 @@ class Link:
                 pipe.expire(self._reply_to, WAKE_UP_EXPIRES_S)
                 pipe.execute()
         except self._errors as exc:
-            raise broken(f"reach {self._where}", exc) from exc
+            raise self._troubles.of(WAKE, exc) from exc
 
     def close(self) -> None:
         self._writer.close()

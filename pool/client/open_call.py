@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pool.client.calls import PendingCall
-from pool.client.errors import AnswerOverdue, BrokerDown, PoolClosed
+from pool.client.errors import AnswerOverdue, PoolClosed
 from pool.client.messages import Message, ReplyMessage
 from pool.core.backoff import Backoff
-from pool.core.errors import PoolError
+from pool.core.errors import PoolError, Transient
 
 # Time after which an unanswered message is sent again. The contract makes sending twice harmless.
 _RESEND = Backoff(first_s=2.0, factor=2.0, limit_s=10.0)
@@ -79,13 +79,16 @@ class OpenCall:
         self._deadline = now + call.patience_s
         self._first_by = min(now + pace.publish_s, self._deadline)
         self._send_at = now
-        self._trouble: BrokerDown | None = None
+        self._trouble: PoolError | None = None
+        self._hopeless: PoolError | None = None
         self._pauses: Iterator[float] = iter(())
 
     def step(self, now: float) -> Step:
         """Return what to do now."""
         if self.closed:
             return GiveUp(PoolClosed())
+        if self._hopeless is not None:
+            return GiveUp(self._hopeless)
         if not self.sendings:
             if self._trouble is not None and now >= self._first_by:
                 return GiveUp(self._trouble)
@@ -93,6 +96,16 @@ class OpenCall:
         if now >= self._deadline:
             return GiveUp(self._overdue())
         return self._send_or_wait(now, until=self._deadline)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no answer can arrive any more."""
+        return self.closed or self._hopeless is not None
+
+    def unreadable(self, error: PoolError) -> None:
+        """Record that answers cannot be read. Give up if a retry does not help."""
+        if not isinstance(error, Transient):
+            self._hopeless = error
 
     @property
     def may_have_arrived(self) -> bool:
@@ -109,12 +122,13 @@ class OpenCall:
         self._trouble = None
         self._send_at = now + self._pace.resend.nominal(self.sendings)
 
-    def unsent(self, now: float, error: BrokerDown) -> None:
+    def unsent(self, now: float, error: PoolError) -> None:
         self._failed += 1
         self.held_up(now, error)
 
-    def held_up(self, now: float, error: BrokerDown) -> None:
+    def held_up(self, now: float, error: PoolError) -> None:
         """Record that the message could not be sent, and schedule the next attempt."""
+        self.unreadable(error)
         if self._trouble is None:
             self._pauses = self._pace.reconnect.pauses()
         self._trouble = error

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("warmpool.client")
 
 # Timeout of the BLPOP. It is short so that a connection that died silently is noticed.
-BLOCK_S = 5
-READ_TIMEOUT_S = BLOCK_S + 5.0
+BLOCK_S = 2
+READ_TIMEOUT_S = BLOCK_S + 3.0
 # Number of further answers to pop together with the first.
 MORE = 100
 

@@ -20,7 +20,7 @@ from typing import TypeVar
 from pool.client.calls import PendingCall
 from pool.client.core import Core, log
 from pool.client.credentials import KeySource, Signer
-from pool.client.errors import BrokerDown, PoolClosed
+from pool.client.errors import LINK_ERRORS, PoolClosed
 from pool.client.identity import Identity
 from pool.client.link import Link
 from pool.client.open_call import GiveUp, OpenCall, Pace, Send, Wait
@@ -83,8 +83,8 @@ class Session:
         try:
             self._learn_time()
             self._link.publish(*self.core.notifications(unawaited))
-        except BrokerDown as error:
-            log.warning("messages_unsent tasks=%s error=%s", sorted({call.task for call in unawaited}), error)
+        except LINK_ERRORS as error:
+            log.info("messages_unsent tasks=%s error=%s", sorted({call.task for call in unawaited}), error)
 
     def close(self) -> None:
         """Stop the threads. Try to release the claims still held."""
@@ -95,7 +95,7 @@ class Session:
         with self._starting:
             threads = list(self._threads)
         if threads:
-            with contextlib.suppress(BrokerDown):
+            with contextlib.suppress(*LINK_ERRORS):
                 self._link.wake_reader()
         for thread in threads:
             if thread is not threading.current_thread():
@@ -122,12 +122,12 @@ class Session:
     def _send(self, open_call: OpenCall, publish: Callable[[str], None]) -> None:
         try:
             self._learn_time()
-        except BrokerDown as error:
+        except LINK_ERRORS as error:
             open_call.held_up(self.now(), error)
             return
         try:
             publish(self.core.sending(open_call))
-        except BrokerDown as error:
+        except LINK_ERRORS as error:
             open_call.unsent(self.now(), error)
         else:
             open_call.sent(self.now())
@@ -140,11 +140,11 @@ class Session:
     def _listen(self, open_call: OpenCall, answered: threading.Event, seconds: float) -> None:
         """Read answers until the own one has arrived."""
         until = self.now() + seconds
-        while open_call.answer is None and not open_call.closed and (left := until - self.now()) > 0:
+        while open_call.answer is None and not open_call.is_over and (left := until - self.now()) > 0:
             try:
                 raws = self._link.answers(left)
-            except BrokerDown as error:
-                log.warning("answers_unreachable error=%s", error)
+            except LINK_ERRORS as error:
+                self.core.unreadable(error)
                 self._clock.wait(answered, min(left, self.core.pace.reconnect.first_s))
             else:
                 self._pass_on(raws)
@@ -218,8 +218,8 @@ class Session:
         while not (self._stop.is_set() or self.orphaned) and self.core.expects_answers(self.now()):
             try:
                 raws = self._link.answers(many=True)
-            except BrokerDown as error:
-                log.warning("answers_unreachable error=%s", error)
+            except LINK_ERRORS as error:
+                self.core.unreadable(error)
                 self._clock.wait(self._stop, next(pauses, self.core.pace.reconnect.limit_s))
                 continue
             pauses = self.core.pace.reconnect.pauses()
@@ -247,7 +247,8 @@ class Session:
                 for call in leases.renewals():
                     self.call(call, self.core.renewed)
             except PoolError as error:
-                if not self._stop.is_set():
+                # An outage has its own line.
+                if not (self._stop.is_set() or isinstance(error, LINK_ERRORS)):
                     log.warning("renewal_unanswered error=%s", error)
                 leases.retry(self.now())
             else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from pool.config.rules import LEAST_KEY_CHARS
 from pool.core.errors import PoolError
@@ -44,7 +43,7 @@ def database_url(settings: Settings) -> str:
 def broker_url(settings: Settings) -> str:
     """Return the URL of the broker; without a setting, the URL that the running embedded server wrote."""
     if settings.pool.broker_url:
-        return _checked(settings.pool.broker_url)
+        return settings.pool.broker_url
     url = _written(data_dir(settings) / BROKER_FILE)
     if not url:
         raise PoolError("no broker is configured: set broker_url, or start one with `warmpool up`")
@@ -59,16 +58,6 @@ def _written(path: Path) -> str:
         return ""
     except (OSError, ValueError) as exc:
         raise PoolError(f"cannot read {path}: {exc}") from exc
-
-
-def _checked(url: str) -> str:
-    """Add `ssl_cert_reqs=required` to a rediss:// URL that does not set it. Without it kombu does
-    not use TLS.
-    """
-    parts = urlsplit(url)
-    if parts.scheme != "rediss" or "ssl_cert_reqs" in dict(parse_qsl(parts.query)):
-        return url
-    return urlunsplit(parts._replace(query="&".join(filter(None, (parts.query, "ssl_cert_reqs=required")))))
 
 
 def master_key(settings: Settings) -> bytes:

@@ -10,8 +10,8 @@ from typing import Any
 from pool.config.environment import variable
 from pool.config.kinds import KINDS, Taker
 from pool.config.parsing import KUBERNETES, ORG, POOL, PROFILE, SECRETS
-from pool.config.rules import redacted
 from pool.config.wording import dotted
+from pool.core.brokerurl import hidden
 from pool.core.names import ENV_ORGS_AUTO_CREATE
 from pool.core.settings import KubernetesSettings, OrgDefaults, PoolSettings, Profile, Settings
 
@@ -108,7 +108,7 @@ def _plain(thing: Profile | OrgDefaults, known: Mapping[str, Taker]) -> dict[str
 def _unsecret(name: str, value: object) -> object:
     if name in SECRETS:
         return "***" if value else ""
-    return redacted(str(value)) if name in _URLS else value
+    return hidden(str(value)) if name in _URLS else value
 
 
 def as_toml(data: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[str]:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from pool.config import podrules
 from pool.config.kinds import Wrong
-from pool.core import database_url
+from pool.core import brokerurl, database_url
 from pool.core.names import ENV_PREFIX, ENV_TEST_PREFIX
 from pool.core.settings import KubernetesSettings, OrgDefaults, PoolSettings, Profile
 
@@ -25,14 +25,7 @@ LEAST_OLD_KEY_CHARS = 16
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _VALUE_KEY = re.compile(r"[A-Za-z0-9_.-]+")
 _URL_PATH = re.compile(r"/[^\s?#]*(?:\?[^\s#]*)?")
-_BROKER_SCHEMES = ("redis", "rediss")
 _DATABASE_TAKES = f"{database_url.TAKES}, or empty for the embedded server"
-_BROKER_TAKES = "redis://HOST:PORT/N, rediss://HOST:PORT/N, or empty for the embedded server"
-
-
-def redacted(url: str) -> str:
-    """Return a URL without its credentials and its query."""
-    return re.sub(r"\?.*", "?***", re.sub(r"//.*@", "//***@", url))
 
 
 def _driver(value: str) -> Iterator[Wrong]:
@@ -65,12 +58,16 @@ def _previous_master_key(value: str) -> Iterator[Wrong]:
 
 def _database_url(value: str) -> Iterator[Wrong]:
     if value and database_url.parsed(value) is None:
-        yield Wrong(given=redacted(value), takes=_DATABASE_TAKES)
+        yield Wrong(given=brokerurl.hidden(value), takes=_DATABASE_TAKES)
 
 
 def _broker_url(value: str) -> Iterator[Wrong]:
-    if value and not (_well_formed(value, _BROKER_SCHEMES) and urlsplit(value).hostname):
-        yield Wrong(given=redacted(value), takes=_BROKER_TAKES)
+    if not value:
+        return
+    try:
+        brokerurl.parse(value)
+    except brokerurl.InvalidUrl as exc:
+        yield Wrong(given=brokerurl.hidden(value), takes=f"{exc.takes}, or empty for the embedded server")
 
 
 def _well_formed(url: str, schemes: tuple[str, ...]) -> bool:

@@ -37,7 +37,9 @@ class PoolSettings:
         doc="Whether database_url leads to a pooler in transaction mode, such as PgBouncer.",
     )
     broker_url: str = _opt(
-        "", "Redis URL: redis://HOST:PORT/N, or rediss:// for TLS. Empty: the embedded server."
+        "",
+        "Redis URL: redis://HOST:PORT/N, rediss:// for TLS, unix:///PATH, or "
+        "sentinel://HOST:PORT,HOST:PORT/MASTER/N. Empty: the embedded server.",
     )
     driver: str = _opt("local", "Driver that creates pods: local or kubernetes.")
     master_key: str = _opt(

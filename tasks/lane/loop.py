@@ -55,6 +55,8 @@ class Lane:
                 self._turn(turned)
                 pauses = _AWAY.pauses()
             except (RedisError, OSError, Transient) as exc:
+                if not isinstance(exc, Transient):
+                    self._mailbox.reconnect()
                 log.warning("lane_interrupted", cause=str(exc))
                 clock.wait(stopping, next(pauses))
             except Exception:  # a failed turn must not end the lane

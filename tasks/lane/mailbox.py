@@ -231,6 +231,13 @@ class Mailbox:
             # calls.
             self._outgoing.ask(("MULTI",), *commands, ("EXEC",))
 
+    def reconnect(self) -> None:
+        """Replace both connections. If one has failed, the other may lead to the same lost server, and
+        would fail only after its own timeout.
+        """
+        self._incoming.drop()
+        self._outgoing.drop()
+
     def close(self) -> None:
         self._incoming.close()
         self._outgoing.close()

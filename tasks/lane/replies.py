@@ -9,12 +9,16 @@ from typing import Any
 from celery.backends.redis import RedisBackend
 from kombu.utils.encoding import bytes_to_str
 
+from pool.broker import connecting
+from pool.core.brokerurl import redacted
 from pool.core.names import REPLY_PREFIX
 
 __all__ = ["REPLY_KEPT_S", "REPLY_PREFIX", "Answered", "ReplyBackend"]
 
 # A reply list without a reader expires after this time.
 REPLY_KEPT_S = 120
+# What the URL contains instead.
+_PLACE = frozenset({"host", "port", "db", "username", "password"})
 
 
 class Answered:
@@ -46,7 +50,18 @@ class Answered:
 
 
 class ReplyBackend(RedisBackend):
-    """Celery's Redis backend, with reply lists."""
+    """Celery's Redis backend, with reply lists, and for every URL of the broker."""
+
+    url: str
+
+    def _params_from_url(self, url: str, defaults: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        return {name: value for name, value in defaults.items() if name not in _PLACE and value is not None}
+
+    def _get_pool(self, **params: Any) -> Any:
+        return connecting.pool(self.url, **params)
+
+    def as_uri(self, include_password: bool = False) -> str:  # noqa: FBT001, FBT002 - Celery's signature
+        return str(self.url) if include_password else redacted(self.url)
 
     def _store_result(
         self, task_id: str, result: Any, state: str, traceback: Any = None, request: Any = None, **kwargs: Any

@@ -10,14 +10,13 @@ import threading
 from typing import Any
 
 import structlog
-from redis import Redis
 from redis.backoff import NoBackoff
 from redis.connection import DefaultParser
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
-from pool.broker.outages import is_outage
+from pool.broker import connecting
 
 log = structlog.get_logger(__name__)
 
@@ -38,7 +37,7 @@ class RedisWire:
     """
 
     def __init__(self, url: str, *, limit_bytes: int = NO_LIMIT) -> None:
-        self._redis = Redis.from_url(
+        self._redis = connecting.connect(
             url,
             socket_timeout=TIMEOUT_S,
             socket_connect_timeout=TIMEOUT_S,
@@ -65,9 +64,13 @@ class RedisWire:
                 self._break()
                 raise
 
-    def close(self) -> None:
+    def drop(self) -> None:
+        """Close the connection; the next command opens another one."""
         with self._turn:
             self._break()
+
+    def close(self) -> None:
+        self.drop()
         self._redis.close()
 
     def _open(self) -> Any:
@@ -88,8 +91,6 @@ def _answers(connection: Any, commands: tuple[tuple[Any, ...], ...]) -> list[Any
         try:
             found.append(_without_errors(command, connection.read_response()))
         except ResponseError as exc:
-            if is_outage(exc):
-                raise
             key = str(command[1:2])
             log.error("command_refused", command=command[0], key=key, cause=str(exc))  # noqa: TRY400
             found.append(None)

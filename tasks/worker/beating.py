@@ -16,6 +16,7 @@ from beat_schedule import beat_schedule
 from pool.core.clock import SystemClock
 from tasks.worker import ticks
 from tasks.worker.probefiles import touch
+from tasks.worker.reconnecting import SOON, OnceLogged
 
 log = structlog.get_logger(__name__)
 
@@ -77,12 +78,7 @@ class ReportingScheduler(Scheduler):
         """Connect to the broker. While it is down, beat waits here; it stays alive, because a
         restart would not help.
         """
-
-        def away(exc: Exception, interval_s: float) -> None:
-            log.warning("broker_away", cause=str(exc), again_in_s=interval_s)
-            self._touch_if_healthy()
-
-        return self.connection.ensure_connection(away, self.app.conf.broker_connection_max_retries)
+        return self.connection.ensure_connection(OnceLogged(log, self._touch_if_healthy), **SOON)
 
     def _touch_if_healthy(self) -> None:
         if not self.app.watched.unwell():

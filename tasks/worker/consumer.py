@@ -6,10 +6,12 @@ from typing import Any
 
 import structlog
 from celery.worker.consumer import Consumer
+from celery.worker.state import maybe_shutdown
 
 from tasks.lane.dropping import Dropped
 from tasks.lane.messages import DropReason
 from tasks.options import QUEUES, ROUTES
+from tasks.worker.reconnecting import SOON, OnceLogged
 
 log = structlog.get_logger(__name__)
 
@@ -21,6 +23,14 @@ class PatientConsumer(Consumer):
     so that the message stops every later consumer too. This one serves only the tasks of its own
     queue. The transport passes it only messages signed by the control plane.
     """
+
+    def ensure_connected(self, conn: Any) -> Any:
+        """Connect. While the broker is away, try again every second at most, so that work goes on soon
+        after a failover. Celery's own pauses become as long as 30 s.
+        """
+        conn.ensure_connection(OnceLogged(log), callback=maybe_shutdown, **SOON)
+        self.first_connection_attempt = False
+        return conn
 
     def update_strategies(self) -> None:
         super().update_strategies()

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from typing import Any
 
 import structlog
-from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from pool import config, wiring
+from pool.broker import connecting
 from pool.core.clock import Clock
 from pool.core.errors import PoolError
 from pool.core.settings import Settings
@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 BEAT_S = 2.0
 # Time without a turn after which the consumer counts as silent.
 SILENT_S = 3 * BEAT_S
-# Celery waits up to 32 s between two attempts to connect.
+# After an outage, the consumer needs some seconds to connect and to start again.
 STALLED_S = 45.0
 _ASK_TIMEOUT_S = 1.0
 # Querying the database may take a connection timeout and a statement timeout.
@@ -142,7 +142,7 @@ def _database_answers(settings: Settings) -> bool:
 
 def _broker_answers(settings: Settings) -> bool:
     """Query the broker on a new connection."""
-    client = Redis.from_url(
+    client = connecting.connect(
         config.broker_url(settings),
         socket_timeout=_ASK_TIMEOUT_S,
         socket_connect_timeout=_ASK_TIMEOUT_S,

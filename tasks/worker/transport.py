@@ -1,6 +1,6 @@
 """Kombu's Redis transport, hardened where kombu's own would end the process: for data that is not a
 message (anyone may push to a list), and for a broker that goes down while acknowledgements are
-being sent.
+being sent. It connects as all other parts do, so that every URL of the broker works here, too.
 
 Kombu creates transports by class name and passes no dependencies of ours, so they come from the
 app.
@@ -14,11 +14,23 @@ from typing import Any
 from kombu.transport import redis
 from redis.exceptions import ResponseError
 
+from pool.broker import connecting
+from pool.core.brokerurl import redacted
 from pool.core.signing import INTERNAL_HEADER
 from tasks.app import app
 from tasks.lane.messages import DropReason, checked
 from tasks.options import QUEUES
 from tasks.worker.unacked import BrokerTimeQoS
+
+# The options of a channel that its connections get.
+_OPTIONS = (
+    "max_connections",
+    "socket_timeout",
+    "socket_connect_timeout",
+    "socket_keepalive",
+    "health_check_interval",
+    "client_name",
+)
 
 
 class PatientChannel(redis.Channel):
@@ -36,22 +48,44 @@ class PatientChannel(redis.Channel):
             _undecodable(exc)
             return True
 
-    def _connparams(self, *args: Any, **kwargs: Any) -> Any:
+    def _get_pool(self, asynchronous: bool = False) -> Any:  # noqa: FBT001, FBT002 - kombu's signature
         # A late acknowledgement may find the connection closed. Kombu 5.7 then fails on an
         # attribute of None, which does not count as a connection error, so the worker would stop
         # instead of reconnecting.
-        if getattr(self.connection, "client", None) is None:
+        if (client := getattr(self.connection, "client", None)) is None:
             raise ConnectionError("the connection to the broker was closed")
-        return super()._connparams(*args, **kwargs)  # type: ignore[misc]
+        pool = connecting.pool(client.hostname, **{name: getattr(self, name) for name in _OPTIONS})
+        self.keyprefix_fanout = self.keyprefix_fanout.format(db=pool.connection_kwargs["db"])
+        if asynchronous:
+            pool.connection_class = self._polled(pool.connection_class)
+        return pool
+
+    def _polled(self, kind: Any) -> Any:
+        """Return a kind of connection that leaves kombu's poller when it is closed."""
+        channel: Any = self
+
+        class Polled(kind):  # type: ignore[misc]
+            def disconnect(self, *args: Any, **kwargs: Any) -> None:
+                super().disconnect(*args, **kwargs)
+                if channel._registered:  # noqa: SLF001
+                    channel._on_connection_disconnect(self)  # noqa: SLF001
+
+        return Polled
 
 
 class PatientTransport(redis.Transport):
     """A transport that drops JSON that is not a message."""
 
     Channel = PatientChannel
+    # Kombu leaves the URL to us. Its own parser knows neither several hosts nor sentinels.
+    can_parse_url = True
+    supports_batch_publish = False
     # A broker that refuses a command (out of memory, read-only, in failover) counts as down:
     # reconnect, as after any outage.
     connection_errors = (*redis.Transport.connection_errors, ResponseError)
+
+    def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:  # noqa: FBT001, FBT002, ARG002
+        return uri if include_password else redacted(uri)
 
     def _deliver(self, message: Any, queue: str | None) -> None:
         """Pass only messages signed by the control plane to Celery, before anything is decompressed

@@ -220,6 +220,15 @@ def test_a_network_policy_denies_everything_and_every_pod_has_its_own_exceptions
     assert {"10.0.0.0/8", "169.254.0.0/16"} <= set(outside["except"])
 
 
+def test_sentinels_are_reached_through_the_network_policy() -> None:
+    def ports(*sets: str) -> set[int]:
+        policy = named(rendered("full", *sets), "NetworkPolicy", "pool-beat")
+        return {port["port"] for rule in policy["spec"]["egress"] for port in rule["ports"]} - {53}
+
+    assert ports() == {6380}
+    assert ports("networkPolicy.redis.sentinelPort=26379") == {6380, 26379}
+
+
 def test_only_a_change_of_configuration_restarts_the_pods() -> None:
     def checksums(*sets: str) -> set[str]:
         return {

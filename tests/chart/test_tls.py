@@ -5,6 +5,7 @@ refused, and nothing is sent in plain text.
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from pool import config
+from pool.broker import connecting
 from pool.client import BrokerDown, Pool
 from pool.core.errors import Transient
 from pool.core.settings import PoolSettings, Settings
@@ -58,11 +59,15 @@ def reaches(url: str) -> None:
         app.close()
 
 
-def test_a_plain_rediss_url_means_a_checked_certificate() -> None:
-    url = config.broker_url(Settings(pool=PoolSettings(broker_url="rediss://u:p@h:1/0?ssl_ca_certs=/ca")))
-    assert url == "rediss://u:p@h:1/0?ssl_ca_certs=/ca&ssl_cert_reqs=required"
-    given = "rediss://h/0?ssl_cert_reqs=none"
-    assert config.broker_url(Settings(pool=PoolSettings(broker_url=given))) == given
+@pytest.mark.parametrize("place", ["rediss://u:p@h:1/0", "sentinels://u:p@h:1,h2:1/warm/0"])
+def test_tls_means_a_checked_certificate_unless_the_url_turns_it_off(place: str) -> None:
+    def made(url: str) -> Any:
+        pool: Any = connecting.pool(url)
+        return pool.connection_class(**pool.connection_kwargs)
+
+    checked, unchecked = made(f"{place}?ssl_ca_certs=/ca"), made(f"{place}?ssl_cert_reqs=none")
+    assert (checked.cert_reqs, checked.check_hostname) == (ssl.CERT_REQUIRED, True)
+    assert (unchecked.cert_reqs, unchecked.check_hostname) == (ssl.CERT_NONE, False)
 
 
 def test_redis_is_reached_over_tls(made: Path, tls_port: int) -> None:

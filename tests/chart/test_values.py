@@ -135,7 +135,10 @@ def test_all_contradictions_between_values_are_reported_at_once_by_name() -> Non
 # Values that cannot be combined with the others.
 ALONE = [
     (("redis.bundled.enabled=false",), "redis: not configured; set redis.existingSecret.name or redis.url"),
-    (("redis.url=valkey://x",), "redis.url: must begin with redis:// or rediss://"),
+    (
+        ("redis.url=valkey://x",),
+        "redis.url: must begin with redis://, rediss://, sentinel:// or sentinels://",
+    ),
     (("database.url=sqlite:///x",), "database.url: must begin with postgresql://"),
     (
         ("masterKey.value=0123456789abcdef0123456789abcdef", "masterKey.existingSecret.name=a"),

@@ -40,7 +40,7 @@ def pair() -> Iterator[tuple[PostgresServer, PostgresServer]]:
         primary.destroy()
 
 
-class Callers:
+class PooledCallers:
     """Threads that acquire and release all the time, and the longest time without an answer."""
 
     def __init__(self, pool: Pool) -> None:
@@ -85,7 +85,7 @@ def test_a_promoted_standby_takes_over_and_nothing_is_lost(
     with System(tmp_path, url, settings=SETTINGS) as system, Pool(system.redis.url) as pool:
         system.run(*EVERYTHING).wait_idle(4)
         held = [pool.acquire("acme", lease_s=30, wait_s=30) for _ in range(HELD)]
-        callers = Callers(pool)
+        callers = PooledCallers(pool)
         callers.more(10)
         primary.kill()
         standby.promote()
@@ -117,7 +117,7 @@ def test_a_server_that_became_read_only_is_left(tmp_path: Path) -> None:
         url = f"postgresql://postgres@127.0.0.1:{first.port},127.0.0.1:{second.port}/pool"
         with System(tmp_path, url, settings=SETTINGS) as system, Pool(system.redis.url) as pool:
             system.run(*EVERYTHING).wait_idle(4)
-            callers = Callers(pool)
+            callers = PooledCallers(pool)
             callers.more(10)
             first.configure("ALTER SYSTEM SET default_transaction_read_only = on")
             eventually(lambda: _is_read_only(first), within_s=20)
@@ -143,7 +143,7 @@ def test_a_pool_behind_pgbouncer_works_and_survives_its_restart(
         with Pool(system.redis.url) as pool:
             system.run(*EVERYTHING).wait_idle(4)
             held = pool.acquire("acme", lease_s=30, wait_s=30)
-            callers = Callers(pool)
+            callers = PooledCallers(pool)
             callers.more(20)
             bouncer.restart()
             callers.more(20)

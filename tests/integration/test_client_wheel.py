@@ -20,6 +20,7 @@ CLIENT_MODULES = sorted(path.stem for path in (ROOT / "pool" / "client").glob("*
 CORE_MODULES = [
     "__init__",
     "backoff",
+    "brokerurl",
     "clock",
     "errors",
     "ids",
@@ -29,6 +30,7 @@ CORE_MODULES = [
     "states",
     "tokens",
 ]
+BROKER_MODULES = ["__init__", "aioconnecting", "connecting", "outages"]
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +45,7 @@ def test_a_service_gets_one_package_and_nothing_else(wheel: ZipFile) -> None:
     assert set(wheel.namelist()) == {
         *(f"warmpool/{name}.py" for name in CLIENT_MODULES),
         *(f"warmpool/_core/{name}.py" for name in CORE_MODULES),
+        *(f"warmpool/_broker/{name}.py" for name in BROKER_MODULES),
         "warmpool/py.typed",
         *(f"{info}/{name}" for name in ("METADATA", "RECORD", "WHEEL", "licenses/LICENSE")),
     }

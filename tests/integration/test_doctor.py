@@ -127,3 +127,10 @@ def test_a_failing_pass_is_reported_with_its_cause(world: World, redis: RedisSer
     found = examined(sick)
     assert any("pods is forbidden" in f.evidence for f in found.values())
     sick.redis.close()
+
+
+def test_redis_in_cluster_mode_is_reported(world: World) -> None:
+    with RedisServer(more={"cluster-enabled": "yes"}) as server:
+        found = examined(patient(world, server))["redis_mode"]
+    assert found.level is Level.BAD
+    assert "cluster mode" in found.evidence

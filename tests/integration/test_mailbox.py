@@ -17,6 +17,7 @@ from tasks.lane.exchange import Delivery, Taken, TaskReply
 from tasks.lane.mailbox import LEAST_SHARE, MOST_BYTES, Mailbox
 from tasks.lane.wire import RedisWire, ReplyTooLarge
 from tests.support.redis_server import RedisServer
+from tests.support.waiting import eventually
 from tests.unit.test_incoming_messages import envelope, incoming
 
 LIMIT = 100_000
@@ -58,6 +59,16 @@ def test_messages_come_in_their_order_and_with_the_brokers_time(raw: Any, mailbo
     came = mailbox.take(MOST)
     assert raws(came) == [b"m0", b"m1", b"m2"]
     assert abs(came.now_s - raw.time()[0]) < 60
+
+
+def test_both_connections_are_replaced_together(raw: Any, mailbox: Mailbox) -> None:
+    mailbox.take(MOST)
+    mailbox.hand_back([Taken(message=incoming(envelope()))])
+    own = {client["id"] for client in raw.client_list()} - {str(raw.client_id())}
+    assert len(own) >= 2
+    mailbox.reconnect()
+    eventually(lambda: not own & {client["id"] for client in raw.client_list()}, within_s=10)
+    assert len(mailbox.take(MOST).messages) == 1
 
 
 def test_flooded_queue_does_not_starve_the_others(raw: Any, mailbox: Mailbox) -> None:

@@ -15,7 +15,7 @@ import redis
 from celery import Celery
 
 from pool.broker import acl
-from pool.client import AsyncPool, BrokerDown, Pool
+from pool.client import AsyncPool, BrokerDenied, Pool
 from pool.client.messages import Message
 from pool.core.ids import RandomIds, new_task_id
 from pool.core.signing import HEADER, Asked, sign
@@ -170,7 +170,7 @@ def test_the_acl_line_of_the_chart_is_the_one_that_the_command_prints() -> None:
 
 
 def test_a_key_of_another_org_is_refused_on_an_orgs_own_queue(system: System) -> None:
-    with Pool(url_of(system, "acme"), org_key=key("bolt")) as pool, pytest.raises(BrokerDown):
+    with Pool(url_of(system, "acme"), org_key=key("bolt")) as pool, pytest.raises(BrokerDenied):
         pool.acquire("bolt")
 
 

@@ -216,9 +216,9 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         42,
         "a refused write is an error of the command",
-        "tasks/lane/wire.py",
-        "            if is_outage(exc):\n                raise",
-        "            if exc is None:\n                raise",
+        "pool/broker/connecting.py",
+        "            if not is_outage(exc):\n                raise",
+        "            if exc:\n                raise",
         f"{_MAILBOX}::test_broker_that_refuses_writes_raises_and_the_connection_is_replaced",
     ),
     broken(

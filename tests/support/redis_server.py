@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -42,11 +43,16 @@ class RedisServer:
         redis.Redis.from_url(server.url)
     """
 
-    def __init__(self, *, appendonly: bool = False, acl: str = "") -> None:
-        """`acl` is the text of an ACL file; `url_of` then returns the URL of one of its users."""
+    def __init__(
+        self, *, appendonly: bool = False, acl: str = "", more: Mapping[str, str] | None = None
+    ) -> None:
+        """`acl` is the text of an ACL file; `url_of` then returns the URL of one of its users. `more` are
+        further options of the server.
+        """
         self.port = free_port()
         self._appendonly = appendonly
         self._acl = acl
+        self._more = dict(more or {})
         self._directory = tempfile.TemporaryDirectory(prefix="warmpool-redis-")
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -79,6 +85,11 @@ class RedisServer:
         """Kill it as in a crash."""
         self._end(subprocess.Popen.kill)
 
+    def send(self, sig: signal.Signals) -> None:
+        """Send it a signal, if it runs."""
+        if self._process is not None:
+            self._process.send_signal(sig)
+
     def restart(self) -> None:
         """Stop and start. Without `appendonly` all data is lost."""
         self.stop()
@@ -105,6 +116,7 @@ class RedisServer:
             "appendfsync": "everysec",
             "maxmemory-policy": "noeviction",
             "logfile": str(Path(self._directory.name) / "server.log"),
+            **self._more,
         }
         if self._acl:
             users = Path(self._directory.name) / "users.acl"

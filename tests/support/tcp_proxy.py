@@ -45,6 +45,10 @@ class TcpProxy:
         finally:
             self.end_cut()
 
+    def lead_to(self, port: int) -> None:
+        """Pass new connections to another port. Open ones stay."""
+        self._to_port = port
+
     def begin_cut(self, *, silently: bool) -> None:
         self._loop.call_soon_threadsafe(self._through.clear)
         if not silently:

@@ -16,9 +16,9 @@ from pool.client.blocking import Worker
 from pool.client.core import LATE_LIMIT, LATE_S, Core
 from pool.client.identity import Identity, identity, named
 from pool.client.leases import BATCH, HeldLease
-from pool.client.link import redacted
 from pool.client.messages import REPR_LIMIT, Message, ReplyMessage
 from pool.client.open_call import GiveUp, OpenCall, Pace, Send, Wait
+from pool.core.brokerurl import redacted
 from pool.core.errors import BrokenPromise, InvalidInput
 
 WHO = Identity(client_id="billing.1", origin="billing1@here")

@@ -62,6 +62,10 @@ class FakeMailbox:
         self.posted: list[TaskReply] = []
         self.handed_back: list[Taken] = []
         self.forgotten: list[str] = []
+        self.reconnected = 0
+
+    def reconnect(self) -> None:
+        self.reconnected += 1
 
     def take(self, most: int, queues: Sequence[str]) -> Delivery:
         return self.deliveries.pop() if self.deliveries else NOTHING
@@ -211,6 +215,7 @@ def test_lane_takes_no_message_during_an_outage_and_returns_its_messages_at_the_
     assert len(bench.mailbox.deliveries) == 1
     assert [r.taken.message.task_id for r in bench.mailbox.posted] == ["unsigned"]
     assert [t.message.task_id for t in bench.mailbox.handed_back] == ["a"]
+    assert bench.mailbox.reconnected
 
 
 @pytest.mark.parametrize("stops", [False, True])

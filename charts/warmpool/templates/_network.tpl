@@ -12,6 +12,9 @@
 {{- $bundled := (index .root.Values .what).bundled.enabled -}}
 - ports:
     - {protocol: TCP, port: {{ if $bundled }}{{ eq .what "redis" | ternary 6379 5432 }}{{ else }}{{ $given.port }}{{ end }}}
+    {{- if and (not $bundled) $given.sentinelPort }}
+    - {protocol: TCP, port: {{ $given.sentinelPort }}}
+    {{- end }}
   {{- if $bundled }}
   to:
     - podSelector:

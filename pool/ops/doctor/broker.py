@@ -28,6 +28,19 @@ def reachable(installation: Installation) -> Iterator[Finding]:
     yield ok("redis_reachable", "Redis answers")
 
 
+def mode(installation: Installation) -> Iterator[Finding]:
+    """Check that Redis is not a cluster: one command of the pool uses keys of several slots."""
+    if _info(installation, "cluster").get("cluster_enabled"):
+        yield Finding(
+            id="redis_mode", level=Level.BAD, evidence="Redis runs in cluster mode, which is not supported, "
+                                                       "also not with one shard",
+            fix="use one primary with replicas: turn cluster mode off, and name the primary or its sentinels "
+                "in broker_url",
+        )  # fmt: skip
+    else:
+        yield ok("redis_mode", "Redis is not a cluster")
+
+
 def version(installation: Installation) -> Iterator[Finding]:
     """Check that the Redis version is supported."""
     found = str(_info(installation, "server").get("redis_version", "0"))

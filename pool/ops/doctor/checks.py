@@ -16,6 +16,7 @@ CHECKS: list[Check] = [
     database.reachable,
     database.schema,
     broker.reachable,
+    broker.mode,
     broker.version,
     broker.policy,
     broker.persistence,

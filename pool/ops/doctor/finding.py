@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from redis import Redis
 
 from pool import config, wiring
+from pool.broker import connecting
 from pool.core.settings import Settings
 from pool.store import Store
 
@@ -78,7 +79,7 @@ class Installation:
 
     @cached_property
     def redis(self) -> Redis:
-        return Redis.from_url(
+        return connecting.connect(
             config.broker_url(self.settings),
             socket_timeout=_REDIS_TIMEOUT_S,
             socket_connect_timeout=_REDIS_TIMEOUT_S,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 AT_START: Sequence[Check] = (
+    broker.mode,
     broker.policy,
     broker.persistence,
     cluster.reachable,

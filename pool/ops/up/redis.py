@@ -90,7 +90,9 @@ def answers(url: str, *, timeout_s: float = 1.0) -> bool:
     """Return whether the server at `url` accepts our password and has loaded its data."""
     import redis
 
-    client = redis.Redis.from_url(url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s)
+    from pool.broker import connecting
+
+    client = connecting.connect(url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s)
     try:
         return bool(client.ping())
     except (redis.RedisError, OSError):
