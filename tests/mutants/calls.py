@@ -38,6 +38,10 @@ class Seen:
     took_s: float
     calls: frozenset[str]
 
+    @property
+    def file(self) -> str:
+        return self.test.partition("::")[0]
+
 
 class Numbering:
     """The plugin: numbers tests in the order of their start and keeps the result of each."""

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
-from tests.mutants import lines, sql_lines
+from tests.mutants import MUTANTS, lines, sql_lines
 from tests.mutants.calls import Seen
 from tests.mutants.lines import Change
 from tests.mutants.testing import ROOT
@@ -63,7 +63,13 @@ class Noticing:
     """The tests that could notice a change, from what each test called."""
 
     def __init__(self, seen: Sequence[Seen]) -> None:
-        self._seen = sorted(seen, key=lambda s: (not s.test.startswith("tests/unit"), s.took_s))
+        # The slowest test of a file is the one that started the servers of all of them.
+        start_s: defaultdict[str, float] = defaultdict(float)
+        for s in seen:
+            start_s[s.file] = max(start_s[s.file], s.took_s)
+        self._seen = sorted(
+            seen, key=lambda s: (not s.file.startswith("tests/unit"), s.took_s + start_s[s.file])
+        )
 
     def tests(self, change: Change) -> list[Seen]:
         """Return tests that run the changed function; for a line outside of functions, or one that
@@ -71,20 +77,31 @@ class Noticing:
         come first, then the fastest. Of the many tests that call a rule, those that have a word of
         its name come first.
         """
+        named = _named_by_mutants(change)
         if change.file.endswith(".sql"):
             callers = _callers_of_rule(change.function)
             words = set(change.function.removeprefix("warmpool_").split("_"))
-            found = [s for s in self._seen if callers & s.calls]
-            return sorted(found, key=lambda s: not any(word in s.test for word in words))
-        found = [s for s in self._seen if f"{change.file}::{change.function}" in s.calls]
+            found = [s for s in self._seen if callers & s.calls or s.test in named]
+            return sorted(found, key=lambda s: s.test not in named and not any(w in s.test for w in words))
+        found = [s for s in self._seen if f"{change.file}::{change.function}" in s.calls or s.test in named]
         if len(found) < _FEW:
             found += [s for s in self._seen if s not in found and self._is_near(s, change.file)]
         return found
 
     @staticmethod
     def _is_near(seen: Seen, file: str) -> bool:
-        test_file = seen.test.partition("::")[0]
-        return file in _imported(test_file) or any(call.startswith(f"{file}::") for call in seen.calls)
+        return file in _imported(seen.file) or any(call.startswith(f"{file}::") for call in seen.calls)
+
+
+def _named_by_mutants(change: Change) -> frozenset[str]:
+    """Return the tests of mutants written by hand that change the same line."""
+    return frozenset(
+        test
+        for mutant in MUTANTS
+        for edit in mutant.edits
+        if edit.file == change.file and change.line in edit.was
+        for test in mutant.tests
+    )
 
 
 @cache

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -50,8 +50,6 @@ def run_tests(
     folder: Path,
     tests: Sequence[str],
     *options: str,
-    within_s: float = _LONGEST_S,
-    env: Mapping[str, str] | None = None,
 ) -> Result:
     """All processes of the tests import the copy: the folder comes before installed packages.
     Processes that are left after a timeout are ended with the tests.
@@ -62,21 +60,21 @@ def run_tests(
         process = subprocess.Popen(
             [*command, f"--junitxml={report.name}"],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", **(env or {})},
+            env={**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
         )
-        output = _output_of(process, within_s)
+        output = _output_of(process)
         text = Path(report.name).read_text()
     failed = len(ET.fromstring(text).findall(".//testcase/failure")) if text else 0
     return Result(code=process.returncode, failed=failed, took_s=time.monotonic() - began, output=output)
 
 
-def _output_of(process: subprocess.Popen[str], within_s: float) -> str:
+def _output_of(process: subprocess.Popen[str]) -> str:
     """Interrupted, pytest ends what its tests have started; if it does not end, it is killed."""
-    for limit_s, sig in ((within_s, signal.SIGINT), (_ENDING_S, signal.SIGKILL)):
+    for limit_s, sig in ((_LONGEST_S, signal.SIGINT), (_ENDING_S, signal.SIGKILL)):
         try:
             return process.communicate(timeout=limit_s)[0]
         except subprocess.TimeoutExpired:
