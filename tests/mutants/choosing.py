@@ -63,10 +63,10 @@ class Noticing:
     """The tests that could notice a change, from what each test called."""
 
     def __init__(self, seen: Sequence[Seen]) -> None:
-        # The slowest test of a file is the one that started the servers of all of them.
-        start_s: defaultdict[str, float] = defaultdict(float)
+        # The first test of a file is the one that started what all of them use.
+        start_s: dict[str, float] = {}
         for s in seen:
-            start_s[s.file] = max(start_s[s.file], s.took_s)
+            start_s.setdefault(s.file, s.took_s)
         self._seen = sorted(
             seen, key=lambda s: (not s.file.startswith("tests/unit"), s.took_s + start_s[s.file])
         )

@@ -15,17 +15,22 @@ FILE = Path(__file__).with_name("survivors.toml")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survivor:
-    """The file, the text of the line, the beginning of what the change does (empty: any change of
-    the line), and why it does not matter.
+    """The file, its function (empty: any), the text of the line, the beginning of what the change
+    does (empty: any change of the line), and why it does not matter.
     """
 
     file: str
+    function: str = ""
     line: str
     what: str = ""
     reason: str
 
     def covers(self, change: Change) -> bool:
-        return (self.file, self.line) == (change.file, change.line) and change.what.startswith(self.what)
+        return (
+            (self.file, self.line) == (change.file, change.line)
+            and self.function in {"", change.function}
+            and change.what.startswith(self.what)
+        )
 
 
 def known() -> list[Survivor]:
