@@ -257,8 +257,9 @@ def test_step_that_raises_any_error_is_skipped_reported_once_and_the_pass_succee
 
     monkeypatch.setattr(claiming, "time_out", time_out)
     with capture_logs() as logged:
-        for _ in range(3):
-            assert world.run_pass("reap")["outcome"] == "ok"
+        runs = [world.run_pass("reap") for _ in range(3)]
+    assert [run["outcome"] for run in runs] == ["ok"] * 3
+    assert [run["actions"].get("waiter_timed_out", 0) for run in runs] == [1, 0, 0]
     assert world.broker.answers_for("t-2")
     (line,) = [one for one in logged if one["event"] == "step_skipped"]
     assert line["log_level"] == "error"

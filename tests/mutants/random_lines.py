@@ -1,9 +1,9 @@
 """Change lines at random and see whether a test notices: `python -m tests.mutants.random_lines
-[--seed N] [--room ROOM ...] [--per-module N] [--elsewhere N] [--record]`.
+[--seed N] [--room ROOM ...] [--per-module N] [--elsewhere N] [--record TEST ...]`.
 
 Each change is made alone, in a copy of the code, and the tests that run the changed function are
 run until one fails: unit tests first, then the fastest. The first run records which functions each
-test calls; `--record` does so again. Results are kept in `build/random-mutants/`; a change that was
+test calls; `--record` does so again for some tests. Results are kept in `build/random-mutants/`; a change that was
 noticed is not tried again while its file stays the same. Writes the figures by room into
 docs/promises.md. Exit with 1 if a change was not noticed and `survivors.toml` has no reason for it.
 """
@@ -68,9 +68,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--per-module", type=int, default=3, help=f"lines of each module of {', '.join(FIRST)} (3)"
     )
     parser.add_argument("--elsewhere", type=int, default=1, help="lines of each other module (1)")
-    parser.add_argument("--record", action="store_true", help="record again which test calls what")
+    parser.add_argument(
+        "--record", nargs="+", default=[], help="tests, also new ones, whose calls are recorded first"
+    )
     args = parser.parse_args(argv)
-    if args.record or not calls.load():
+    if args.record:
+        calls.record(args.record)
+    elif not calls.load():
         for tests in calls.RECORDED:
             calls.record([tests])
     rooms = [room for room in modules() if not args.room or room in args.room]
