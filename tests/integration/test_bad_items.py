@@ -346,6 +346,17 @@ def test_timer_that_raises_any_error_ends_no_other_timer(background: Background)
     assert background.metrics.thread_restarts.labels("timers")._value.get() == 0
 
 
+def test_timer_that_is_due_sooner_does_not_wait_for_the_next_turn(
+    background: Background, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.background._TURN_S", 600.0)
+    rang = threading.Event()
+    background.timers.after(600.0, _fail)
+    eventually(lambda: bool(background.timers._changed._waiters), within_s=10)  # type: ignore[attr-defined]
+    background.timers.after(0.0, rang.set)
+    assert rang.wait(10)
+
+
 def test_one_bad_item_of_a_batch_is_skipped(background: Background) -> None:
     from pool.metrics.catalog import Item
     from tasks.background import Gathering

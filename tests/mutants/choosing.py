@@ -83,7 +83,9 @@ class Noticing:
             words = set(change.function.removeprefix("warmpool_").split("_"))
             found = [s for s in self._seen if callers & s.calls or s.test in named]
             return sorted(found, key=lambda s: s.test not in named and not any(w in s.test for w in words))
-        found = [s for s in self._seen if f"{change.file}::{change.function}" in s.calls or s.test in named]
+        names = {change.function} if change.function else _users(change.file, change.number)
+        runs = {f"{change.file}::{name}" for name in names}
+        found = [s for s in self._seen if runs & s.calls or s.test in named]
         if len(found) < _FEW:
             found += [s for s in self._seen if s not in found and self._is_near(s, change.file)]
         return found
@@ -102,6 +104,29 @@ def _named_by_mutants(change: Change) -> frozenset[str]:
         if edit.file == change.file and change.line in edit.was
         for test in mutant.tests
     )
+
+
+@cache
+def _users(file: str, number: int) -> frozenset[str]:
+    """Return the functions of a module that use the constant of a line, directly or through others."""
+    body = ast.parse((ROOT / file).read_text()).body
+    constants = [node for node in body if isinstance(node, ast.Assign | ast.AnnAssign)]
+    names = {
+        n for node in constants if node.lineno <= number <= (node.end_lineno or 0) for n in _assigned(node)
+    }
+    for node in constants:
+        if names & _names_in(node):
+            names |= _assigned(node)
+    return frozenset(name for name, node in _named(body, "") if names & _names_in(node))
+
+
+def _assigned(node: ast.Assign | ast.AnnAssign) -> set[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def _names_in(node: ast.AST) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
 
 
 @cache

@@ -113,6 +113,17 @@ def test_tests_that_run_the_function_are_chosen_unit_tests_first_then_the_fastes
     assert chosen == ["unit", "fast", "slow"]
 
 
+def test_constant_is_tested_by_what_uses_it() -> None:
+    [number] = [
+        n
+        for n, line in enumerate((ROOT / "pool/store/orgs.py").read_text().splitlines(), 1)
+        if line.startswith("_BY_ID =")
+    ]
+    users = choosing._users("pool/store/orgs.py", number)
+    assert {"get"} <= users, users
+    assert "every" not in users
+
+
 def test_rule_is_tested_by_what_calls_it_through_other_rules() -> None:
     callers = choosing._callers_of_rule("warmpool_rebind")
     assert "pool/store/claims.py::end" in callers, sorted(callers)
