@@ -16,7 +16,7 @@ PODS ?= local
 KUBE_JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help venv up check test lint format bench bench-quick race fairness chaos soak drill proof mutants test-kube test-dist lock sbom audit clean
+.PHONY: help venv up check test lint format bench bench-quick race fairness chaos soak drill proof mutants random-mutants test-kube test-dist lock sbom audit clean
 .DELETE_ON_ERROR:
 
 help: ## print this
@@ -86,6 +86,12 @@ proof: $(STAMP) ## every crash point, pairs of verbs in all orders, 100,000 host
 # EVERY=2 every second one.
 mutants: $(STAMP) ## break each promise in a copy of the code; a test must fail (PROMISE="3 4" KUBE=1 QUICK=1 EVERY=2)
 	@$(BIN)/python -m tests.mutants --jobs $(or $(MUTANT_JOBS),2) $(if $(PROMISE),--promise $(PROMISE)) $(if $(KUBE),--kube) $(if $(QUICK),--quick) $(if $(EVERY),--every $(EVERY))
+
+# ROOM="store tasks" selects rooms, PER_MODULE=10 the lines of each module of lifecycle, passes, store and
+# tasks, ELSEWHERE=10 those of other modules, LIMIT_MIN=20 stops
+# after 20 minutes and reports what has been tried, RECORD=tests/unit records again what these tests call.
+random-mutants: $(STAMP) ## change random lines in a copy of the code; a test must fail (SEED=1 ROOM=store PER_MODULE=3)
+	@nice -n 10 $(BIN)/python -m tests.mutants.random_lines --seed $(or $(SEED),1) --per-module $(or $(PER_MODULE),3) --elsewhere $(or $(ELSEWHERE),1) $(if $(ROOM),--room $(ROOM)) $(if $(LIMIT_MIN),--minutes $(LIMIT_MIN)) $(if $(RECORD),--record $(RECORD))
 
 test-kube: $(STAMP) ## run the tests against a real Kubernetes API server
 	@$(BIN)/python -m tests.support.kube_binaries >/dev/null

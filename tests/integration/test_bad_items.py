@@ -257,8 +257,9 @@ def test_step_that_raises_any_error_is_skipped_reported_once_and_the_pass_succee
 
     monkeypatch.setattr(claiming, "time_out", time_out)
     with capture_logs() as logged:
-        for _ in range(3):
-            assert world.run_pass("reap")["outcome"] == "ok"
+        runs = [world.run_pass("reap") for _ in range(3)]
+    assert [run["outcome"] for run in runs] == ["ok"] * 3
+    assert [run["actions"].get("waiter_timed_out", 0) for run in runs] == [1, 0, 0]
     assert world.broker.answers_for("t-2")
     (line,) = [one for one in logged if one["event"] == "step_skipped"]
     assert line["log_level"] == "error"
@@ -343,6 +344,17 @@ def test_timer_that_raises_any_error_ends_no_other_timer(background: Background)
     assert rang.wait(10)
     assert background.left_out == [("timer", "_fail")]
     assert background.metrics.thread_restarts.labels("timers")._value.get() == 0
+
+
+def test_timer_that_is_due_sooner_does_not_wait_for_the_next_turn(
+    background: Background, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.background._TURN_S", 600.0)
+    rang = threading.Event()
+    background.timers.after(600.0, _fail)
+    eventually(lambda: bool(background.timers._changed._waiters), within_s=10)  # type: ignore[attr-defined]
+    background.timers.after(0.0, rang.set)
+    assert rang.wait(10)
 
 
 def test_one_bad_item_of_a_batch_is_skipped(background: Background) -> None:

@@ -276,6 +276,7 @@ def test_an_activation_that_is_alive_is_not_taken_over(world: World) -> None:
     assert activating._enter(world.deps, held) is None
     world.pass_time(16)
     assert activating._enter(world.deps, held) is not None
+    assert activating._enter(world.deps, held) is None
 
 
 def test_a_stamp_copies_the_row_and_writes_nothing_the_second_time(world: World) -> None:

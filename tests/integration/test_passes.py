@@ -117,6 +117,19 @@ def test_workers_kept_by_a_floor_stay_claimable(world: World) -> None:
     assert world.granted("acme").source == "hot_idle"
 
 
+def test_a_kept_worker_that_becomes_too_old_no_longer_counts_for_the_floor(world: World) -> None:
+    """Otherwise the floor of its org would keep one worker fewer from then on."""
+    world.configure(max_age_s=60)
+    world.org("acme", hot_idle_floor=1)
+    (old,) = world.warm(1)
+    world.release(world.granted("acme", ttl_s=1000).claim_id)
+    world.pass_time(100)
+    world.run_pass("reap")
+    assert world.worker(old).state is State.DRAINING
+    with world.store.read() as tx:
+        assert orgs.miscounted(tx) == []
+
+
 def test_two_concurrent_reaps_keep_the_floor(world: World) -> None:
     """Both have read the same overdue workers before either acts."""
     from pool.lifecycle.effects import Effects

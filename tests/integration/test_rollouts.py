@@ -347,6 +347,22 @@ def test_a_command_with_another_configuration_changes_no_build(rolled: World) ->
     assert [r.image for r in rolled.rows("rollouts")] == [NEW]
 
 
+def test_retired_workers_do_not_widen_the_step_of_a_rollout(world: World) -> None:
+    world.configure(rollout_step_percent=50, rollout_ready_s=0)
+    world.warm(8)
+    for granted in [world.granted() for _ in range(8)]:
+        world.release(granted.claim_id, "tainted")
+    world.profile(warm_target=4)
+    world.run_pass("reconcile_warm")
+    _become_ready(world)
+    assert (len(world.workers(State.RETIRED)), len(world.workers(State.IDLE))) == (8, 4)
+    world.profile(image=NEW)
+    world.run_pass("reconcile_warm")
+    _become_ready(world)
+    world.run_pass("reconcile_warm")
+    assert len(world.workers(State.SPAWNING)) == 2
+
+
 def test_a_slot_of_another_configuration_is_handed_on_until_a_process_has_it(rolled: World) -> None:
     old = rolled.deps
     rolled.run_pass("reconcile_warm")

@@ -94,3 +94,10 @@ def test_an_org_with_only_parked_workers_is_shown(world: World) -> None:
     world.release(world.granted("acme").claim_id)
     told = seen(world)["orgs"]["acme"]
     assert (told["in_use"], told["parked"]) == (0, 1)
+
+
+def test_refusals_are_counted_for_a_minute(world: World) -> None:
+    world.refused("acme")
+    assert seen(world)["refused_last_minute"] == {"no_warm_worker": 1}
+    world.pass_time(61)
+    assert seen(world)["refused_last_minute"] == {}

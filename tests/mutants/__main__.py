@@ -6,25 +6,18 @@ copy, where one of its tests must fail. Exit with 1 if a mutant was not noticed.
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 from tests.mutants import MUTANTS
 from tests.mutants.mutant import Mutant
+from tests.mutants.testing import FAILED, PASSED, ROOT, copy_code, run_tests
 
-ROOT = Path(__file__).parents[2]
-_LONGEST_S = 900
-_PASSED, _FAILED = 0, 1
 _CLUSTERS = ("tests/kube/",)
 # Tests that start many real processes.
 _POOLS = (
@@ -33,22 +26,6 @@ _POOLS = (
     "tests/integration/test_queue_per_org.py",
     "tests/integration/test_signed.py",
 )
-_NOT_COPIED = shutil.ignore_patterns(
-    *(".git", ".venv", ".warmpool", "build", "dist", "__pycache__"),
-    *(".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", ".import_linter_cache"),
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """The result of pytest. Failed: tests whose own assertions did not hold; a failed setup proves
-    nothing about the code.
-    """
-
-    code: int
-    failed: int
-    took_s: float
-    tail: str
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -86,8 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _pass_to_begin_with(chosen: Sequence[Mutant], jobs: int) -> bool:
     named = sorted({test for m in chosen for test in m.tests})
     print(f"{len(chosen)} mutants; their {len(named)} tests on the code as it is ...", flush=True)
-    before = _tested(ROOT, named, "-n", str(jobs), "--dist", "loadgroup")
-    if before.code != _PASSED:
+    before = run_tests(ROOT, named, "-n", str(jobs), "--dist", "loadgroup")
+    if before.code != PASSED:
         print(f"they do not pass to begin with:\n{before.tail}")
         return False
     print(f"pass, in {before.took_s:.0f} s", flush=True)
@@ -95,13 +72,13 @@ def _pass_to_begin_with(chosen: Sequence[Mutant], jobs: int) -> bool:
 
 
 def _tried(mutant: Mutant, folder: Path) -> tuple[Mutant, bool]:
-    shutil.copytree(ROOT, folder, symlinks=True, ignore=_NOT_COPIED)
+    copy_code(folder)
     for edit in mutant.edits:
         file = folder / edit.file
         file.write_text(file.read_text().replace(edit.was, edit.becomes))
-    result = _tested(folder, mutant.tests, "-x")
+    result = run_tests(folder, mutant.tests, "-x")
     shutil.rmtree(folder, ignore_errors=True)
-    noticed = result.code == _FAILED and result.failed > 0
+    noticed = result.code == FAILED and result.failed > 0
     print(
         f"{'noticed' if noticed else 'NOT NOTICED'} {mutant.promise:3} {mutant.says} ({result.took_s:.0f} s)",
         flush=True,
@@ -109,37 +86,6 @@ def _tried(mutant: Mutant, folder: Path) -> tuple[Mutant, bool]:
     if not noticed:
         print(f"pytest ended with {result.code}:\n{result.tail}", flush=True)
     return mutant, noticed
-
-
-def _env(folder: Path) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
-
-
-def _tested(folder: Path, tests: Sequence[str], *options: str) -> Result:
-    """All processes of the tests import the copy: the folder comes before installed packages.
-    Processes that are left after a timeout are ended with the tests.
-    """
-    began = time.monotonic()
-    with tempfile.NamedTemporaryFile(suffix=".xml") as report:
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, *tests]
-        process = subprocess.Popen(
-            [*command, f"--junitxml={report.name}"],
-            cwd=folder,
-            env=_env(folder),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            told, _ = process.communicate(timeout=_LONGEST_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            told, _ = process.communicate()
-        text = Path(report.name).read_text()
-    failed = len(ET.fromstring(text).findall(".//testcase/failure")) if text else 0
-    tail = "\n".join(told.splitlines()[-25:])
-    return Result(code=process.returncode, failed=failed, took_s=time.monotonic() - began, tail=tail)
 
 
 if __name__ == "__main__":
