@@ -135,10 +135,10 @@ def become(request: ForkRequest) -> None:
         executed = exc
     if executed is None:
         return
-    flag, module, *words = executed.argv[1:]
-    assert (flag, module) == ("-m", "tasks"), executed.argv
+    *_, module = before = executed.argv[: executed.argv.index("-m") + 2]
+    assert module == "tasks", executed.argv
     _set_environment(executed.env)
-    _run(module, words)
+    _run(module, list(executed.argv[len(before) :]))
 
 
 def _run(module: str, words: list[str]) -> None:
