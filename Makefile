@@ -80,7 +80,7 @@ drill: $(STAMP) ## break a running pool in four ways; board, status and an alert
 	@WARMPOOL_TEST_LONG=1 $(BIN)/python -m pytest -s -p no:logging tests/faults/test_drill.py
 
 proof: $(STAMP) ## every crash point, pairs of verbs in all orders, 100,000 hostile messages, the model
-	@WARMPOOL_TEST_LONG=1 WARMPOOL_MODEL=$(or $(MODEL),ci) $(BIN)/python -m pytest -s tests/faults/test_crash_points.py tests/faults/test_pairs.py tests/faults/test_message_fuzzer.py tests/faults/test_hostile_neighbours.py tests/model
+	@WARMPOOL_TEST_LONG=1 WARMPOOL_MODEL=$(or $(MODEL),ci) $(BIN)/python -m pytest -s tests/faults/test_crash_points.py tests/faults/test_pairs.py tests/faults/test_message_fuzzer.py tests/faults/test_hostile_neighbours.py tests/faults/test_redis_failover.py tests/model
 
 # PROMISE selects promises, KUBE=1 mutants that need a cluster, QUICK=1 those whose tests start no pool,
 # EVERY=2 every second one.

@@ -6,6 +6,7 @@ time without service is printed beside the time that the sentinels themselves to
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 
@@ -18,6 +19,7 @@ from tests.support.sentinels import MASTER, SentinelGroup
 from tests.support.standing import Standing, passes_go_on
 from tests.support.system import EVERYTHING, System
 
+LONG = os.environ.get("WARMPOOL_TEST_LONG") == "1"
 WARM = 8
 # Far above what it takes on an idle machine: the clients and the lane try again every second.
 LATE_S = 20.0
@@ -66,7 +68,7 @@ def system(
         assert made.wrongs() == []
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", WAYS if LONG else list(WAYS)[:2])
 def test_failover_of_redis_loses_no_request_and_ends_no_process(
     system: System, group: SentinelGroup, way: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,7 +90,7 @@ def test_failover_of_redis_loses_no_request_and_ends_no_process(
                 + ", ".join(f"{kind} {gap:.1f} s" for kind, gap in gaps.items())
                 + f"; {callers.asked} requests, {callers.repeated} repeated"
             )
-        passes_go_on(system)
+        passes_go_on(system, within_s=60)
         group.mend()
         callers.goes_on()
         assert not held.lost

@@ -223,7 +223,7 @@ def _weights(draw: st.DrawFn) -> tuple[int, tuple[int, ...]]:
 
 
 @settings(
-    max_examples=examples(10),
+    max_examples=examples(6),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],

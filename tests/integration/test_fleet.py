@@ -507,3 +507,19 @@ def test_lost_worker_has_its_reason_and_exit_code(world: World) -> None:
     world.observe()
     (last,) = [e for e in world.rows("journal") if e.to_state == State.LOST]
     assert (last.reason, last.detail) == (MoveReason.CONTAINER_ENDED, "OOMKilled, exit code 137")
+
+
+def test_closing_makes_no_driver_and_closes_one_that_was_made(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that never needed the cluster opens no connection to it when it stops."""
+    made, closed = [], []
+    monkeypatch.setattr(world.driver, "close", lambda: closed.append("driver"))
+    monkeypatch.setattr(world.deps.store, "close", lambda: closed.append("store"))
+    unused = replace(world.deps, make_driver=lambda: made.append("driver") or world.driver)
+    unused.close()
+    assert (made, closed) == ([], ["store"])
+    used = replace(unused)
+    assert used.driver is world.driver
+    used.close()
+    assert closed == ["store", "driver", "store"]

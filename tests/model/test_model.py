@@ -1,4 +1,4 @@
-"""The model. `WARMPOOL_MODEL` selects its length: `dev` (50 examples), `ci` (300, the same ones
+"""The model. `WARMPOOL_MODEL` selects its length: `dev` (30 examples), `ci` (300, the same ones
 each time), `nightly` (20,000).
 """
 
@@ -16,7 +16,7 @@ from tests.model.machine import STEPS, PoolMachine
 from tests.support.snapshots import keep
 from tests.support.world import World
 
-EXAMPLES = {"tiny": 12, "dev": 50, "ci": 300, "nightly": 20_000}
+EXAMPLES = {"tiny": 12, "dev": 30, "ci": 300, "nightly": 20_000}
 KIND = os.environ.get("WARMPOOL_MODEL", "dev")
 pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.timeout(86_400 if KIND == "nightly" else 1800)]
 

@@ -70,7 +70,15 @@ CASES: Mapping[str, tuple[Fault, ...]] = {
 }
 # Not external calls: they answer from memory, or are not part of any verb.
 NO_CALLS = frozenset(
-    {"driver.cached", "driver.watch", "driver.close", "locks.holder", "store.now", "store.close"}
+    {
+        "driver.cached",
+        "driver.recent",
+        "driver.watch",
+        "driver.close",
+        "locks.holder",
+        "store.now",
+        "store.close",
+    }
 )
 
 
