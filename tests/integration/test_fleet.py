@@ -22,6 +22,7 @@ from pool.drivers.port import (
     NOTE_DO_NOT_DISRUPT,
     NOTE_EPOCH,
     NOTE_ORG,
+    Driver,
     Gone,
     Pod,
     PodPhase,
@@ -513,10 +514,16 @@ def test_closing_makes_no_driver_and_closes_one_that_was_made(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that never needed the cluster opens no connection to it when it stops."""
-    made, closed = [], []
+    made: list[str] = []
+    closed: list[str] = []
+
+    def make() -> Driver:
+        made.append("driver")
+        return world.driver
+
     monkeypatch.setattr(world.driver, "close", lambda: closed.append("driver"))
     monkeypatch.setattr(world.deps.store, "close", lambda: closed.append("store"))
-    unused = replace(world.deps, make_driver=lambda: made.append("driver") or world.driver)
+    unused = replace(world.deps, make_driver=make)
     unused.close()
     assert (made, closed) == ([], ["store"])
     used = replace(unused)
