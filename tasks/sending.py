@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 NUDGES_WITHIN_S = 0.1
 # Stamps that are requested together are sent together. Sent one by one they would compete with the
 # lane, which answers those claims at that moment.
-STAMPS_WITHIN_S = 0.02
+STAMPS_WITHIN_S = 0.005
 # How long a task is kept that another process is to carry out.
 LATER_S = 1.0
 _STAMP = "pool.stamp"
