@@ -346,10 +346,11 @@ class Attacker:
             "pool.renew": ("claim_ids",),
         }
         name = chance.choice(field.get(draft.task, ("claim_id", "condition", "org", "request_id")))
-        draft.kwargs[name] = chance.choice(NEVER_RIGHT)
+        draft.kwargs[name] = wrong = chance.choice(NEVER_RIGHT)
         if chance.random() < 0.2:
             draft.args = [chance.choice(STRANGE) for _ in range(chance.randrange(1, 9))]
-        return draft, True
+        # A TTL that is too long is lowered, not refused.
+        return draft, name != "ttl_s" or wrong not in (1e308, 2**70)
 
     def _doubled(self) -> bytes:
         """Duplicate keys, the second with another value."""
