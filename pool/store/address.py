@@ -14,8 +14,8 @@ _SESSION = "target_session_attrs"
 def address(url: str) -> URL:
     """Return the URL for the installed driver.
 
-    Without `target_session_attrs`, a connection needs a server that accepts writes: after a failover
-    the old primary may come back as a standby.
+    With several hosts and without `target_session_attrs`, a connection needs a server that accepts
+    writes: after a failover the old primary may come back as a standby.
     """
     parts = parsed(url)
     if parts is None:
@@ -26,6 +26,8 @@ def address(url: str) -> URL:
         made = make_url(f"postgresql+psycopg://{user}{host}{parts.rest}")
     except (ArgumentError, ValueError) as exc:
         raise PoolError(f"database_url: cannot be parsed; it must be {TAKES}") from exc
-    if not host and parts.hosts:
-        made = made.update_query_dict({"host": list(parts.hosts)})
-    return made if _SESSION in made.query else made.update_query_dict({_SESSION: "read-write"})
+    if host or not parts.hosts:
+        return made
+    if _SESSION not in made.query:
+        made = made.update_query_dict({_SESSION: "read-write"})
+    return made.update_query_dict({"host": list(parts.hosts)})
