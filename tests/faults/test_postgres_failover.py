@@ -47,9 +47,9 @@ class PooledCallers:
         self._pool = pool
         self._stop = threading.Event()
         self._threads = ThreadPoolExecutor(CALLERS)
-        self._working = [self._threads.submit(self._work) for _ in range(CALLERS)]
         self.answered = 0
         self.longest_s = 0.0
+        self._working = [self._threads.submit(self._work) for _ in range(CALLERS)]
 
     def _work(self) -> None:
         last = time.monotonic()
