@@ -15,6 +15,7 @@ from pool import config
 from pool.broker import connecting
 from pool.broker.locks import Lease, RedisLocks
 from pool.core.clock import SystemClock
+from pool.core.connections import shared_by_threads
 from pool.core.errors import BrokenPromise, ConfigInvalid, Transient
 from pool.core.ids import OrgId, ProfileName, RandomIds
 from pool.core.keys import NoKeys
@@ -94,9 +95,7 @@ def build_for_operators(settings: Settings, store: Store, *, role: str) -> Deps:
     )
 
 
-def build(
-    settings: Settings, *, broker: Broker, role: str, threads: int = 10, watched: Threads | None = None
-) -> Deps:
+def build(settings: Settings, *, broker: Broker, role: str, watched: Threads | None = None) -> Deps:
     """Return everything that a process of this role needs.
 
     Checks the time budgets and the schema first; opens no other connection yet. `watched` are the
@@ -106,7 +105,8 @@ def build(
         raise ConfigInvalid(problems)
     clock, ids = SystemClock(), RandomIds()
     who = f"{role}@{socket.gethostname()}:{os.getpid()}"
-    store = open_store(settings, connections=threads + 5, lock_timeout_s=_lock_timeout_s(settings, role))
+    shared = shared_by_threads(settings.pool, role)
+    store = open_store(settings, connections=shared, lock_timeout_s=_lock_timeout_s(settings, role))
     migrations.assert_current(store)
     redis = open_redis(settings)
     metrics = Metrics(role=role, driver=settings.pool.driver, profiles=settings.profiles)
@@ -133,7 +133,9 @@ def open_store(settings: Settings, *, connections: int = 5, lock_timeout_s: floa
         call_timeout_s=settings.pool.call_timeout_s,
         lock_timeout_s=lock_timeout_s,
         connections=connections,
+        overflow=0,
         pooler=settings.pool.database_pooler,
+        name=migrations.session_name(),
     )
 
 

@@ -36,6 +36,13 @@ class PoolSettings:
         default=False,
         doc="Whether database_url leads to a pooler in transaction mode, such as PgBouncer.",
     )
+    database_connections: int = _opt(
+        5,
+        "Maximum number of database connections that the threads of one worker process share. An acquire"
+        " worker has at least one per thread.",
+        least=3,
+        most=500,
+    )
     broker_url: str = _opt(
         "",
         "Redis URL: redis://HOST:PORT/N, rediss:// for TLS, unix:///PATH, or "

@@ -26,8 +26,10 @@ _LOCK_RECONCILE = text("SELECT pg_advisory_xact_lock(hashtextextended(:k, 8))")
 class Store:
     """The database of the pool. Threads may share a store; each transaction has its own connection."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *, pooled: bool = False) -> None:
+        """`pooled`: its sessions are those of a pooler."""
         self.engine = engine
+        self.pooled = pooled
         self._single = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._moment = engine.execution_options(isolation_level="REPEATABLE READ")
 
@@ -93,21 +95,35 @@ def ping(store: Store) -> str:
         return f"Postgres {tx.execute(text('SHOW server_version')).scalar_one()}"
 
 
-def connect(
+def most_connections(store: Store) -> int:
+    """Return how many connections the server accepts from ordinary users."""
+    with store.read() as tx:
+        found = tx.execute(
+            text(
+                "SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int"
+            )
+        )
+        return int(found.scalar_one())
+
+
+def connect(  # noqa: PLR0913 - one argument per limit of a connection
     url: str,
     *,
     call_timeout_s: int = 10,
     lock_timeout_s: float | None = None,
     connections: int = 20,
+    overflow: int = OVERFLOW,
     idle_s: float = IDLE_IN_TRANSACTION_S,
     pooler: bool = False,
+    name: str = "warmpool",
 ) -> Store:
     """Return a store on this database. No connection is opened yet.
 
+    `overflow` connections are opened beyond `connections`, for a moment.
     `lock_timeout_s` limits the wait of a statement for a lock; the default is the timeout of a
     call. The server ends a transaction that is idle for `idle_s`. With a `pooler` a session may have
     another server connection for each transaction: limits are set in each transaction, and no
-    statement is prepared.
+    statement is prepared. `name` is the sessions' application_name.
     """
     # No transaction of the pool spans a call to another system, so an idle one belongs to a process
     # that has stopped. The server ends it long before others that need its locks time out.
@@ -120,12 +136,12 @@ def connect(
     engine = create_engine(
         address(url),
         pool_size=connections,
-        max_overflow=OVERFLOW,
+        max_overflow=overflow,
         pool_timeout=call_timeout_s,
         pool_recycle=1800,
         connect_args={
             "connect_timeout": max(2, call_timeout_s // 2),
-            "application_name": "warmpool",
+            "application_name": name,
             "tcp_user_timeout": call_timeout_s * 1000,
             # None: no statement is ever prepared.
             **({"prepare_threshold": None} if pooler else {"options": options}),
@@ -134,7 +150,7 @@ def connect(
     event.listen(engine, "handle_error", _leave_a_server_that_moved)
     if pooler:
         event.listen(engine, "begin", _limits(limits_ms))
-    return Store(engine)
+    return Store(engine, pooled=pooler)
 
 
 def _leave_a_server_that_moved(context: ExceptionContext) -> None:

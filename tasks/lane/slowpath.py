@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from pool.core.backoff import Backoff, retrying
 from pool.core.contract import Cancel, Release, Renew
 from pool.core.errors import Transient
-from pool.core.periods import PERIODS_S
+from pool.core.periods import UNSEEN_GAP_S
 from pool.lifecycle import claiming
 from pool.lifecycle.claiming import AcquireCall
 from pool.lifecycle.deps import Deps
@@ -129,5 +129,5 @@ class SlowPath:
                 return Answered(claiming.cancel(deps, call))
             case Canary():
                 with deps.store.write() as tx:
-                    canary_answered(tx, gap_s=2 * PERIODS_S["reap"])
+                    canary_answered(tx, gap_s=UNSEEN_GAP_S)
                 return Answered({})

@@ -37,13 +37,22 @@ class PgBouncer:
         self._port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._file = self._root / "pgbouncer.ini"
+        self._root.chmod(0o755)
+        self._write(server)
+
+    def _write(self, server: PostgresServer) -> None:
         self._file.write_text(
             f"[databases]\n* = host=127.0.0.1 port={server.port} user=postgres\n"
             f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {self._port}\nunix_socket_dir =\n"
             f"auth_type = any\npool_mode = transaction\ndefault_pool_size = {SERVER_CONNECTIONS}\n"
             "max_client_conn = 500\nlogfile =\npidfile =\n"
         )
-        self._root.chmod(0o755)
+
+    def point_at(self, server: PostgresServer) -> None:
+        """Use another server from here on, as after a failover."""
+        self._write(server)
+        if self._process is not None:
+            self.restart()
 
     def url(self, database: str) -> str:
         return f"postgresql://postgres@127.0.0.1:{self._port}/{database}"

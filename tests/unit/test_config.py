@@ -259,7 +259,7 @@ def test_an_invalid_line_is_reported_with_line_setting_value_and_what_is_allowed
 
 
 @given(st.from_regex(r"[A-Za-z0-9._-]{1,130}", fullmatch=True))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50))
 def test_an_org_that_the_configuration_accepts_can_acquire(name: str) -> None:
     in_file = parsed(f'[orgs."{name}"]\n').problems == []
     try:

@@ -98,6 +98,7 @@ def board(
     from pool import wiring
     from pool.config import logs
     from pool.core.clock import SystemClock
+    from pool.core.connections import BOARD_CONNECTIONS
     from pool.ops.board.proxies import Proxies
     from pool.ops.board.rendering import Links
     from pool.ops.board.serving import Where, build, serve
@@ -117,7 +118,7 @@ def board(
     )  # fmt: skip
     where.must_be_safe()
     logs.set_up()
-    store = wiring.open_store(settings)
+    store = wiring.open_store(settings, connections=BOARD_CONNECTIONS)
     migrations.assert_current(store)
     links = Links(flower_url=flower_url, pod_url=pod_url)
 

@@ -9,6 +9,7 @@ import typer
 
 from pool import config
 from pool.config.example import as_toml, example, in_force
+from pool.core import connections
 from pool.core.errors import ConfigInvalid
 from pool.ops.cli.app import config_path, new_app, settings_of
 
@@ -36,8 +37,14 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of TOML.")] = False,
 ) -> None:
     """Print the effective settings, with defaults and without secrets."""
-    data = in_force(settings_of(context))
-    print(json.dumps(data, indent=2) if as_json else "\n".join(as_toml(data)).strip())
+    settings = settings_of(context)
+    data, budget = in_force(settings), connections.most(settings.pool)
+    if as_json:
+        print(json.dumps({**data, "connections": budget}, indent=2))
+        return
+    print("\n".join(as_toml(data)).strip())
+    each = ", ".join(f"{role} {most}" for role, most in budget.items())
+    print(f"\n# Database connections of one process, at most: {each}")
 
 
 @app.command("example")

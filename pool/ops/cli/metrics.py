@@ -45,6 +45,7 @@ def exporter(
     from pool.broker.queues import Queues
     from pool.config import logs
     from pool.core.clock import SystemClock
+    from pool.core.connections import EXPORTER_CONNECTIONS
     from pool.core.names import queue_of
     from pool.core.threads import Threads
     from pool.metrics import serving
@@ -53,7 +54,7 @@ def exporter(
 
     logs.set_up()
     settings = settings_of(context)
-    store = wiring.open_store(settings)
+    store = wiring.open_store(settings, connections=EXPORTER_CONNECTIONS)
 
     def of_orgs() -> list[str]:
         if not settings.pool.queue_per_org:

@@ -15,6 +15,7 @@ CHECKS: list[Check] = [
     surroundings.data_dir,
     database.reachable,
     database.schema,
+    database.connection_budget,
     broker.reachable,
     broker.mode,
     broker.version,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pool import wiring
+from pool.core import connections
 from pool.core.errors import PoolError
 from pool.ops.doctor.finding import Finding, Installation, Level, ok
-from pool.store import migrations, ping
+from pool.store import migrations, most_connections, ping
 
 
 def reachable(installation: Installation) -> Iterator[Finding]:
@@ -23,28 +24,42 @@ def reachable(installation: Installation) -> Iterator[Finding]:
     yield ok("database_reachable", version)
 
 
+def connection_budget(installation: Installation) -> Iterator[Finding]:
+    """Check that the server accepts the connections of two workers of each role during a rollout."""
+    pool = installation.settings.pool
+    allowed, needed = most_connections(installation.store), connections.of_a_rollout(pool)
+    each = ", ".join(f"{role} {most}" for role, most in connections.most(pool).items())
+    seen = f"one process opens at most: {each}. A rollout with two of each worker needs {needed}, the server has {allowed}"
+    if needed <= allowed or pool.database_pooler:
+        yield ok("database_connections", seen)
+        return
+    yield Finding(
+        id="database_connections", level=Level.WARN, evidence=seen,
+        fix="raise max_connections of the server, lower database_connections or acquire_threads, or use a pooler",
+    )  # fmt: skip
+
+
 def schema(installation: Installation) -> Iterator[Finding]:
-    """Check that the database has the newest schema."""
-    has, needs = migrations.current(installation.store), migrations.head()
+    """Check that this version works with the schema of the database."""
+    found = migrations.state(installation.store)
 
     def upgrade() -> str:
-        head = migrations.upgrade(installation.store)
+        version = migrations.upgrade(installation.store)
         wiring.seed(installation.settings, installation.store)
-        return f"schema upgraded to {head}"
+        return f"schema upgraded to {version}"
 
-    if has == needs:
-        yield ok("schema_current", f"schema {has}")
-    elif has is not None and has > needs:
+    if problem := migrations.unusable(found):
+        is_newer = found.version is not None and found.version > migrations.head()
         yield Finding(
-            id="schema_current", level=Level.BAD,
-            evidence=f"the database has schema {has}, which is newer than {needs}, the schema of "
-                     "this version",
-            fix="install the newer warmpool version, or restore a backup with the older schema",
+            id="schema_current", level=Level.BAD, evidence=problem,
+            fix="install the newer warmpool version, or restore a backup with the older schema"
+            if is_newer else "run: warmpool migrate",
+            repair=None if is_newer else upgrade,
         )  # fmt: skip
-    else:
-        yield Finding(
-            id="schema_current", level=Level.BAD,
-            evidence=f"the database has {f'schema {has}' if has else 'no schema'}, and this "
-                     f"version needs {needs}",
-            fix="run: warmpool migrate", repair=upgrade,
-        )  # fmt: skip
+        return
+    left = migrations.pending(installation.store)
+    yield ok(
+        "schema_current",
+        f"schema {found.version}"
+        + (f"; left for `warmpool migrate --finish`: {', '.join(left)}" if left else ""),
+    )

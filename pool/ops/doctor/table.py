@@ -21,6 +21,11 @@ REMEDIES = {
     "pass_failing": "fix the cause in its detail; the pass is retried every period",
     "rollout_halted": "fix the new image, or revert the change; the old workers keep serving",
     "spawn_failing": "fix the cause in the message; starts are retried automatically, with growing pauses",
+    "none_ready": "if this lasts, its program does not become ready: it must answer readiness_path on the "
+    "port in PORT; see the end of its log with: warmpool explain WORKER; check the program with: "
+    "warmpool worker check --command CMD",
+    "outdated": "restart the pool: stop `warmpool up` and start it again; in a cluster: helm upgrade. "
+    "If it is the file of another pool, name the right one with --config",
     "warm_empty": "raise the warm target if this lasts: warmpool profile set-warm NAME N",
     "waiting": "to see what a request waits for: warmpool explain REQUEST",
     "idle_overdue": "the pass reap should remove them; check it with: warmpool passes",
