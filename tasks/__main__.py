@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, NoReturn
 import structlog
 
 from pool.config import logs
+from pool.core.backoff import Backoff, retrying
+from pool.core.clock import SystemClock
 from pool.core.errors import PoolError
 from pool.core.names import ACQUIRE, ENV_ROLE
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from tasks.app import WarmpoolApp
 
 log = structlog.get_logger(__name__)
+# A process that starts during a failover of the database waits for its end, for about a minute.
+_OUTAGE_AT_START = Backoff(first_s=0.2, limit_s=2.0, tries=30)
 
 
 def main(arguments: list[str]) -> None:
@@ -71,7 +75,7 @@ def _prepare(app: WarmpoolApp, role: str) -> None:
             from pool.ops.doctor import starting
 
             starting.assert_rights(app.settings)
-        app.deps  # noqa: B018 - built on access
+        retrying(lambda: app.deps, policy=_OUTAGE_AT_START, clock=SystemClock())
         app.serve_metrics(app.deps.metrics)
     except PoolError as exc:
         sys.exit("\n".join(f"warmpool: {line}" for line in str(exc).splitlines()))

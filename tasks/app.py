@@ -17,7 +17,7 @@ from celery.result import AsyncResult
 from pool import config, wiring
 from pool.core.clock import SystemClock
 from pool.core.ids import new_task_id
-from pool.core.names import ACQUIRE, ENV_ROLE
+from pool.core.names import ENV_ROLE
 from pool.core.settings import Settings
 from pool.core.signing import INTERNAL_HEADER, Asked, InternalTasks
 from pool.core.threads import Threads
@@ -77,11 +77,7 @@ class WarmpoolApp(Celery):
 
     @cached_property
     def deps(self) -> Deps:
-        # The lane has its own threads in addition to Celery's.
-        threads = self.threads * 2 if self.role == ACQUIRE else self.threads
-        return wiring.build(
-            self.settings, broker=self.pool_broker, role=self.role, threads=threads, watched=self.watched
-        )
+        return wiring.build(self.settings, broker=self.pool_broker, role=self.role, watched=self.watched)
 
     @cached_property
     def beat_metrics(self) -> Metrics:

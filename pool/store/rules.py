@@ -19,8 +19,9 @@ from pool.store.engine import Tx
 
 _FOLDER = Path(__file__).parent / "sql"
 _PREFIX = "warmpool_"
-# The newest schema, and the previous one, which processes of the previous release may still use.
-_KEPT = 2
+# Schemas beside that of this code which are kept even if no session uses them: a rollback to the
+# previous release needs its rules.
+_KEPT_UNUSED = 1
 
 
 @cache
@@ -45,20 +46,22 @@ def qualified(statement: str) -> str:
 
 
 def install(tx: Tx) -> None:
-    """Create the rules of this code unless they exist, and drop those of releases before the
-    previous one.
+    """Create the rules of this code unless they exist. Drop others, except those of the previous
+    release and those whose processes are connected.
     """
     if not is_installed(tx):
         tx.exec_driver_sql(f"CREATE SCHEMA {schema()}")
         for statement in functions():
             tx.exec_driver_sql(qualified(statement).replace("%", "%%"))
     older = tx.exec_driver_sql(
-        "SELECT nspname FROM pg_namespace"
-        " WHERE nspname ~ '^rules_[0-9a-f]{12}$' AND nspname <> %s ORDER BY oid DESC",
+        "SELECT nspname, EXISTS (SELECT 1 FROM pg_stat_activity"
+        "   WHERE datname = current_database() AND application_name LIKE '%%' || nspname)"
+        " FROM pg_namespace WHERE nspname ~ '^rules_[0-9a-f]{12}$' AND nspname <> %s ORDER BY oid DESC",
         (schema(),),
-    ).scalars()
-    for name in list(older)[_KEPT - 1 :]:
-        tx.exec_driver_sql(f"DROP SCHEMA {name} CASCADE")
+    ).all()
+    for name, is_in_use in older[_KEPT_UNUSED:]:
+        if not is_in_use:
+            tx.exec_driver_sql(f"DROP SCHEMA {name} CASCADE")
 
 
 def is_installed(tx: Tx) -> bool:

@@ -144,6 +144,26 @@ def test_a_claim_expires_only_when_the_lane_was_open_for_a_whole_lease(world: Wo
     assert bool(_end(world, granted, ClaimEnd.EXPIRED)) == (lane == "open")
 
 
+def test_a_short_lease_outlives_an_outage_that_no_canary_shows(world: World) -> None:
+    """The lane was closed for just less than two periods of reap. The holder renewed a third of its
+    lease before that, and renews a third of its lease after it.
+    """
+    world.warm(2)
+    short, default = world.granted("acme", lease_s=6), world.granted("acme", lease_s=30)
+    world.pass_time(2 + 10 + 2 - 0.5)
+    with world.store.read() as tx:
+        assert claims.expired(tx, limit=9) == []
+    assert _end(world, short, ClaimEnd.EXPIRED) is None
+    world.pass_time(1)
+    with world.store.read() as tx:
+        assert [c.id for c in claims.expired(tx, limit=9)] == [short.claim_id]
+    assert _end(world, short, ClaimEnd.EXPIRED)
+    # The default lease is longer than such an outage and gets no more time.
+    world.pass_time(30 - 2 - 10 - 2)
+    with world.store.read() as tx:
+        assert [c.id for c in claims.expired(tx, limit=9)] == [default.claim_id]
+
+
 def test_a_silent_activation_that_was_resumed_is_not_ended(world: World) -> None:
     world.profile(activation_path="/configure")
     world.warm(1)

@@ -297,6 +297,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         9,
+        "a short lease ends in an outage that no canary shows",
+        f"{RULES}05_end.sql",
+        "greatest(0, (p ->> 'unseen_s')::float8 - k.lease_s / 3.0)",
+        "0",
+        f"{RULES_TESTS}::test_a_short_lease_outlives_an_outage_that_no_canary_shows",
+    ),
+    broken(
+        9,
         "a claim expires although the lane has just opened",
         f"{RULES}05_end.sql",
         " AND EXISTS (\n      SELECT 1 FROM pool WHERE lane_open_since + make_interval(secs => k.lease_s) < c.at))) THEN",

@@ -119,13 +119,17 @@ def end() -> None:
         _server.cache_clear()
 
 
-def start(words: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: int) -> ForkedProcess:
-    """Start `warmpool WORDS` in its own session, with its output in the open file `log`."""
-    if _interpreter(env) == _interpreter(os.environ):
+def start(
+    words: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: int, tree: Path = ROOT
+) -> ForkedProcess:
+    """Start `warmpool WORDS` in its own session, with its output in the open file `log`. `tree` has its
+    code.
+    """
+    if tree == ROOT and _interpreter(env) == _interpreter(os.environ):
         return _server().start(words, env=env, cwd=cwd, out=log, err=log)
     return subprocess.Popen(
         [sys.executable, "-m", "pool.ops.cli", *words],
-        cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+        cwd=tree, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
     )  # fmt: skip
 
 

@@ -7,7 +7,6 @@ import ipaddress
 import os
 import sys
 import threading
-from enum import StrEnum
 from typing import Annotated, NoReturn
 
 import typer
@@ -15,40 +14,40 @@ import typer
 from pool.core import names
 from pool.core.clock import SystemClock
 from pool.core.errors import PoolError
+from pool.ops.cli import own_worker
 from pool.ops.cli.app import config_path, new_app, settings_of
 from pool.ops.interpreter import interpreter
 
 _FLOWER_LOGINS = (names.ENV_FLOWER_PASSWORD, "FLOWER_BASIC_AUTH", "FLOWER_AUTH_PROVIDER")
 _ASK_AGAIN_S = 2.0
 
-worker_app = new_app("Run one Celery worker of the pool.")
+worker_app = new_app("Run one Celery worker of the pool; check a worker of your own.")
 beat_app = new_app("Run beat, the scheduler of the passes. Running two is safe.")
 flower_app = new_app("Run Flower.")
-migrate_app = new_app("Upgrade the database to the newest schema; repeating it does nothing.")
+migrate_app = new_app("Upgrade the schema of the database; repeating it does nothing.")
 
 
-class WorkerRole(StrEnum):
-    """The queues; each is served by its own Celery workers."""
+_ROLES = {
+    names.ACQUIRE: "Serve acquire, renew and release.",
+    names.FLEET: "Create and delete pods, and watch the cluster.",
+    names.BIND: "Activate workers and write pod labels.",
+    names.PASSES: "Run the passes that beat schedules.",
+}
+_HOW = "Runs one Celery worker in the foreground. On SIGTERM it finishes its current tasks and exits with 0."
 
-    ACQUIRE = names.ACQUIRE
-    FLEET = names.FLEET
-    BIND = names.BIND
-    PASSES = names.PASSES
+
+def _add_role(role: str, summary: str) -> None:
+    @worker_app.command(role, help=f"{summary}\n\n{_HOW}")
+    def worker(context: typer.Context) -> None:
+        _become(context, "worker", role)
 
 
-@worker_app.command()
-def worker(
-    context: typer.Context, role: Annotated[WorkerRole, typer.Argument(help="Queue to serve.")]
-) -> None:
-    """Run one Celery worker of the pool, in the foreground.
-
-    acquire: serves acquire, renew and release. fleet: creates and deletes pods, and watches the
-    cluster. bind: activates workers and writes pod labels. passes: runs the passes that beat
-    schedules.
-
-    On SIGTERM it finishes its current tasks and exits with 0.
-    """
-    _become(context, "worker", str(role))
+for _role, _summary in _ROLES.items():
+    _add_role(_role, _summary)
+# Words after --command are the program's own, options too.
+worker_app.command(
+    "check", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+)(own_worker.check)
 
 
 @beat_app.command()
@@ -98,8 +97,20 @@ def migrate(
             help="Do not migrate; wait up to S seconds until another process has migrated.",
         ),
     ] = 0,
+    finish: Annotated[
+        bool,
+        typer.Option(
+            "--finish",
+            help="Also apply what the release before this one cannot work with. Refused while its "
+            "processes are connected; afterwards a rollback to it is not possible.",
+        ),
+    ] = False,
 ) -> None:
-    """Upgrade the database to the newest schema, and create the configured orgs."""
+    """Upgrade the schema as far as the running release can work with it, and create the configured
+    orgs. The pool may be in use meanwhile.
+
+    What the running release cannot work with is applied with --finish, or by the next upgrade.
+    """
     if wait:
         _await_schema(context, wait)
         return
@@ -110,12 +121,21 @@ def migrate(
     store = wiring.open_store(settings)
     try:
         before = migrations.current(store)
-        head = migrations.upgrade(store)
+        now = migrations.upgrade(store, _progress)
         wiring.seed(settings, store)
+        if finish:
+            now = migrations.finish(store, _progress)
+        left = migrations.pending(store)
     finally:
         store.close()
-    upgraded = f"schema upgraded from {before or 'an empty database'} to {head}"
-    print(f"schema is already at {head}" if before == head else upgraded)
+    upgraded = f"schema upgraded from {before or 'an empty database'} to {now}"
+    print(f"schema is already at {now}" if before == now else upgraded)
+    if left:
+        print(f"left for `warmpool migrate --finish`, or for the next upgrade: {', '.join(left)}")
+
+
+def _progress(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _await_schema(context: typer.Context, wait_s: int) -> None:
