@@ -23,6 +23,10 @@ def main() -> int:
         help="processes, or pods on a real API server, which then is away at times (needs the servers of `make test-kube`)",
     )  # fmt: skip
     parser.add_argument(
+        "--servers", choices=["single", "replicated"], default="single",
+        help="one Redis and one Postgres, or replicated ones that fail over, a PgBouncer, and processes of the previous version",
+    )  # fmt: skip
+    parser.add_argument(
         "--only", action="append", default=[], metavar="KIND", help="only this kind of fault; repeatable"
     )
     parser.add_argument("--keep", type=Path, help="keep logs and the clients' files in this folder")
@@ -31,7 +35,7 @@ def main() -> int:
     kinds = frozenset(FaultKind(kind) for kind in asked.only) or None
     if asked.keep:
         asked.keep.mkdir(parents=True, exist_ok=True)
-    chaos = Chaos(asked.seed, asked.minutes, asked.pods, kinds)
+    chaos = Chaos(asked.seed, asked.minutes, asked.pods, kinds, asked.servers)
     if asked.list:
         print("\n".join(map(str, chaos.steps())))
         return 0

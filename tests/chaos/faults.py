@@ -12,8 +12,9 @@ import redis
 
 from tests.chaos.pods import ChaosPods, Ending
 from tests.chaos.schedule import FaultKind, Step
+from tests.chaos.servers import ChaosServers, ReplicatedServers, SingleServers
+from tests.support import previous
 from tests.support.clock_skew import skewed
-from tests.support.postgres_server import PostgresServer
 from tests.support.system import ROOT, System, SystemPart
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.thread_kill import kill_thread
@@ -70,28 +71,19 @@ class Clients:
 class Faults:
     """The faults of this system. `down` are the parts that are stopped on purpose."""
 
-    def __init__(
-        self,
-        system: System,
-        clients: Clients,
-        pods: ChaosPods,
-        *,
-        postgres: PostgresServer,
-        proxies: dict[str, tuple[TcpProxy, TcpProxy]],
-    ) -> None:
+    def __init__(self, system: System, clients: Clients, pods: ChaosPods, servers: ChaosServers) -> None:
         self._system = system
         self._clients = clients
         self._pods = pods
-        self._postgres = postgres
-        self._proxies = proxies
+        self._servers = servers
         self.down: set[str] = set()
         self.killed_workers: set[str] = set()
         self._does: dict[FaultKind, Callable[[Step], Ending | None]] = {
             FaultKind.KILL: self._kill,
             FaultKind.FREEZE: self._freeze,
             FaultKind.SKEW: self._skew,
-            FaultKind.CUT_BROKER: lambda step: self._cut(step, self._proxies[step.target][0]),
-            FaultKind.CUT_DATABASE: lambda step: self._cut(step, self._proxies[step.target][1]),
+            FaultKind.CUT_BROKER: lambda step: self._cut(step, self._single.proxies[step.target][0]),
+            FaultKind.CUT_DATABASE: lambda step: self._cut(step, self._single.proxies[step.target][1]),
             FaultKind.BROKER_RESTART: self._broker_down,
             FaultKind.BROKER_CRASH: self._broker_down,
             FaultKind.BROKER_FLUSH: self._flush,
@@ -103,7 +95,21 @@ class Faults:
             FaultKind.POD_KILL: self._kill_worker,
             FaultKind.CLIENT_KILL: self._kill_client,
             FaultKind.THREAD_KILL: self._kill_thread,
+            FaultKind.REDIS_FAILOVER: self._fail_over_redis,
+            FaultKind.POSTGRES_FAILOVER: self._fail_over_postgres,
+            FaultKind.PGBOUNCER_RESTART: self._pooler_down,
+            FaultKind.ROLLING_UPGRADE: self._upgrade,
         }
+
+    @property
+    def _single(self) -> SingleServers:
+        assert isinstance(self._servers, SingleServers)
+        return self._servers
+
+    @property
+    def _replicated(self) -> ReplicatedServers:
+        assert isinstance(self._servers, ReplicatedServers)
+        return self._servers
 
     def begin(self, step: Step) -> Ending:
         """Start the fault; return what undoes it."""
@@ -154,14 +160,44 @@ class Faults:
         return end
 
     def _database_down(self, step: Step) -> Ending:
-        server = self._postgres
+        server = self._single.postgres
         (server.kill if step.kind is FaultKind.DATABASE_CRASH else server.stop)()
         return lambda: _ignored(server.start())
 
     def _refuse_transactions(self, step: Step) -> Ending:
         """Postgres answers, and every transaction is read-only, as on a standby after a failover."""
-        self._postgres.configure("ALTER SYSTEM SET default_transaction_read_only = on")
-        return lambda: self._postgres.configure("ALTER SYSTEM RESET default_transaction_read_only")
+        postgres = self._single.postgres
+        postgres.configure("ALTER SYSTEM SET default_transaction_read_only = on")
+        return lambda: postgres.configure("ALTER SYSTEM RESET default_transaction_read_only")
+
+    def _fail_over_redis(self, step: Step) -> Ending:
+        """Order a failover, or kill or freeze the primary, by the number that the schedule drew."""
+        group = self._replicated.redis
+        (group.failover, group.crash, group.freeze)[step.amount % 3]()
+        return group.mend
+
+    def _fail_over_postgres(self, step: Step) -> Ending:
+        servers = self._replicated
+        servers.fail_over_postgres()
+        return servers.mend_postgres
+
+    def _pooler_down(self, step: Step) -> Ending:
+        bouncer = self._replicated.bouncer
+        bouncer.stop()
+        return lambda: _ignored(bouncer.start())
+
+    def _upgrade(self, step: Step) -> Ending:
+        """Replace a process by one of the other version, as a rollout and a rollback do."""
+        part = self._system[step.target]
+        self.down.add(step.target)
+        part.send(signal.SIGTERM)
+
+        def start() -> None:
+            part.kill()  # as a kubelet does after the grace period
+            part.tree = previous.tree() if part.tree == ROOT else ROOT
+            self._start(part)
+
+        return start
 
     def _kill_worker(self, step: Step) -> None:
         killed = self._pods.kill_one(step.amount)

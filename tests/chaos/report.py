@@ -19,7 +19,7 @@ def page(verdict: ChaosVerdict) -> str:
     faults = Counter(step.kind for step in verdict.steps)
     within = "never" if verdict.converged_s is None else f"{verdict.converged_s:.0f} s after the last fault"
     lines = [
-        f"chaos  seed {verdict.seed}, {verdict.minutes:g} minutes, {verdict.pods} pods",
+        f"chaos  seed {verdict.seed}, {verdict.minutes:g} minutes, {verdict.pods} pods, {verdict.servers} servers",
         f"  faults         {len(verdict.steps)}: {_counts(faults)}",
         f"  ended alone    {_counts(verdict.ended_by_themselves)}",
         f"  requests       {seen[HistoryKind.ASKED]}: {_counts(Counter({what: seen[what] for what in ANSWERS}))}",
@@ -31,7 +31,8 @@ def page(verdict: ChaosVerdict) -> str:
         f"  violations     {len(verdict.violations)}",
         *(f"    {violation}" for violation in verdict.violations[:40]),
         f"  again with     make chaos SEED={verdict.seed} MINUTES={verdict.minutes:g}"
-        + ("" if verdict.pods == "local" else f" PODS={verdict.pods}"),
+        + ("" if verdict.pods == "local" else f" PODS={verdict.pods}")
+        + ("" if verdict.servers == "single" else f" SERVERS={verdict.servers}"),
     ]
     return "\n".join(lines)
 

@@ -8,8 +8,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,8 @@ from tests.chaos.faults import Clients, Faults
 from tests.chaos.history import ClaimHold, HistoryEvent
 from tests.chaos.pods import ChaosPods, ClusterPods, Ending, LocalPods, cluster_pods
 from tests.chaos.schedule import FaultGround, FaultKind, Step, schedule
-from tests.support.postgres_server import PostgresServer
+from tests.chaos.servers import ChaosServers, ReplicatedServers, SingleServers
 from tests.support.system import EVERYTHING, System, SystemPart
-from tests.support.tcp_proxy import TcpProxy
 from tests.support.thread_kill import killable
 
 SECONDS = ("acquire-2", "fleet-2", "bind-2", "passes-2", "beat-2")
@@ -51,7 +50,10 @@ SETTINGS: dict[str, Any] = {
     },
     "orgs": {"narrow": {"cap": 2}},
 }
-EVERY_KIND = frozenset(FaultKind) - {FaultKind.API_AWAY}
+_SERVERS: dict[str, type[SingleServers | ReplicatedServers]] = {
+    "single": SingleServers,
+    "replicated": ReplicatedServers,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +63,7 @@ class ChaosVerdict:
     seed: int
     minutes: float
     pods: str
+    servers: str
     steps: Sequence[Step]
     clients: Sequence[Sequence[HistoryEvent]]
     holds: Sequence[ClaimHold]
@@ -78,10 +81,13 @@ class Chaos:
     minutes: float
     pods: str = "local"
     kinds: frozenset[FaultKind] | None = None
+    servers: str = "single"
     _ended: Counter[str] = field(default_factory=Counter)
 
     def steps(self) -> list[Step]:
-        kinds = EVERY_KIND | (ClusterPods if self.pods == "kubernetes" else LocalPods).further
+        kinds = (
+            _SERVERS[self.servers].kinds | (ClusterPods if self.pods == "kubernetes" else LocalPods).further
+        )
         ground = FaultGround(
             parts=(*EVERYTHING, *SECONDS),
             seconds=SECONDS,
@@ -92,19 +98,20 @@ class Chaos:
 
     def run(self, folder: Path) -> ChaosVerdict:
         with ExitStack() as stack:
-            postgres = stack.enter_context(postgres_server())
-            url = postgres.create_database("chaos")
+            servers: ChaosServers = _SERVERS[self.servers](stack)
             pods = stack.enter_context(cluster_pods()) if self.pods == "kubernetes" else LocalPods(folder)
-            system = stack.enter_context(System(folder, url, settings=_settings(pods)))
+            system = stack.enter_context(
+                System(folder, servers.database_url, settings=_settings(pods), **servers.options)
+            )
+            url = servers.begin(system)
             system.env = killable(system.env, folder / "kill")
-            proxies = {name: _proxies(stack, system, postgres) for name in SECONDS}
             for name in SECONDS:
-                system.parts[name] = SystemPart(name, folder, _through(system, postgres, *proxies[name]))
+                system.parts[name] = SystemPart(name, folder, servers.env_of(system, name))
             say(f"starting the pool: {', '.join((*EVERYTHING, *SECONDS))}")
             system.run(*EVERYTHING, *SECONDS).wait_idle(WARM["default"], within_s=180)
-            clients = Clients(folder, system.redis.url, self.seed)
+            clients = Clients(folder, url, self.seed)
             stack.callback(clients.clear)
-            faults = Faults(system, clients, pods, postgres=postgres, proxies=proxies)
+            faults = Faults(system, clients, pods, servers)
             return self._judged(system, clients, faults, pods)
 
     def _judged(self, system: System, clients: Clients, faults: Faults, pods: ChaosPods) -> ChaosVerdict:
@@ -127,7 +134,7 @@ class Chaos:
             + checker.violations(judged_history(system, told, frozenset(faults.killed_workers)))
         )
         return ChaosVerdict(
-            seed=self.seed, minutes=self.minutes, pods=self.pods, steps=steps, clients=told, holds=held,
+            seed=self.seed, minutes=self.minutes, pods=self.pods, servers=self.servers, steps=steps, clients=told, holds=held,
             violations=wrong, converged_s=converged, ended_by_themselves=self._ended,
             moves=len(system.entries()),
         )  # fmt: skip
@@ -232,31 +239,6 @@ def _settings(pods: ChaosPods) -> dict[str, Any]:
     """Settings for all pods, and those of their driver."""
     tables = pods.tables()
     return {**tables, **SETTINGS, "pool": {**tables.get("pool", {}), **SETTINGS["pool"]}}
-
-
-@contextmanager
-def postgres_server() -> Iterator[PostgresServer]:
-    server = PostgresServer(fsync=True).start()
-    try:
-        yield server
-    finally:
-        server.destroy()
-
-
-def _proxies(stack: ExitStack, system: System, postgres: PostgresServer) -> tuple[TcpProxy, TcpProxy]:
-    broker = stack.enter_context(TcpProxy(system.redis.port))
-    return broker, stack.enter_context(TcpProxy(postgres.port))
-
-
-def _through(
-    system: System, postgres: PostgresServer, broker: TcpProxy, database: TcpProxy
-) -> dict[str, str]:
-    """Return the environment of a part that reaches the others through its proxies."""
-    return {
-        **system.env,
-        "WARMPOOL_BROKER_URL": system.redis.url.replace(f":{system.redis.port}", f":{broker.port}"),
-        "WARMPOOL_DATABASE_URL": system.database_url.replace(f":{postgres.port}", f":{database.port}"),
-    }
 
 
 def say(line: str) -> None:

@@ -27,14 +27,31 @@ class FaultKind(StrEnum):
     POD_KILL = "worker killed"
     CLIENT_KILL = "client killed"
     THREAD_KILL = "thread killed"
+    REDIS_FAILOVER = "redis failover"
+    POSTGRES_FAILOVER = "postgres failover"
+    PGBOUNCER_RESTART = "pgbouncer restart"
+    ROLLING_UPGRADE = "rolling upgrade"
 
 
-ON_PARTS = frozenset({FaultKind.KILL, FaultKind.FREEZE, FaultKind.THREAD_KILL})
+# Faults that need replicated servers, or the previous version.
+REPLICATED_KINDS = frozenset(
+    {
+        FaultKind.REDIS_FAILOVER,
+        FaultKind.POSTGRES_FAILOVER,
+        FaultKind.PGBOUNCER_RESTART,
+        FaultKind.ROLLING_UPGRADE,
+    }
+)
+ON_PARTS = frozenset({FaultKind.KILL, FaultKind.FREEZE, FaultKind.THREAD_KILL, FaultKind.ROLLING_UPGRADE})
 ON_SECONDS = frozenset({FaultKind.SKEW, FaultKind.CUT_BROKER, FaultKind.CUT_DATABASE})
 ON_BROKER = frozenset(
     {FaultKind.BROKER_RESTART, FaultKind.BROKER_CRASH, FaultKind.BROKER_FLUSH, FaultKind.BROKER_REFUSES}
+    | {FaultKind.REDIS_FAILOVER}
 )
-ON_DATABASE = frozenset({FaultKind.DATABASE_RESTART, FaultKind.DATABASE_CRASH, FaultKind.DATABASE_REFUSES})
+ON_DATABASE = frozenset(
+    {FaultKind.DATABASE_RESTART, FaultKind.DATABASE_CRASH, FaultKind.DATABASE_REFUSES}
+    | {FaultKind.POSTGRES_FAILOVER, FaultKind.PGBOUNCER_RESTART}
+)
 
 # Shortest and longest duration, in seconds; faults without duration have none.
 LASTS_S: dict[FaultKind, tuple[float, float]] = {
@@ -50,6 +67,10 @@ LASTS_S: dict[FaultKind, tuple[float, float]] = {
     FaultKind.DATABASE_CRASH: (0.5, 6),
     FaultKind.DATABASE_REFUSES: (2, 8),
     FaultKind.API_AWAY: (3, 20),
+    FaultKind.REDIS_FAILOVER: (2, 8),
+    FaultKind.POSTGRES_FAILOVER: (1, 5),
+    FaultKind.PGBOUNCER_RESTART: (0.5, 6),
+    FaultKind.ROLLING_UPGRADE: (4, 12),
 }
 PAUSE_S = (2.0, 7.0)
 # A restarted part needs some time before the next fault meets a running part.

@@ -12,8 +12,11 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from sqlalchemy import select
 
 from pool.client import Pool
+from pool.core.states import LIVE
+from pool.store import schema
 from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres_server import PostgresServer
 from tests.support.system import EVERYTHING, System
@@ -107,6 +110,40 @@ def test_a_promoted_standby_takes_over_and_nothing_is_lost(
         assert not system.wrongs()
 
 
+def test_a_promoted_standby_without_the_last_grant_heals(tmp_path: Path) -> None:
+    """An asynchronous standby: the grant was answered, its commit is lost, and its pod is ahead of its
+    row.
+    """
+    primary = PostgresServer().start()
+    standby = PostgresServer(primary=primary).start()
+    try:
+        primary.create_database("pool")
+        url = f"postgresql://postgres@127.0.0.1:{primary.port},127.0.0.1:{standby.port}/pool"
+        with System(tmp_path, url, settings=SETTINGS) as system, Pool(system.redis.url) as pool:
+            system.run(*EVERYTHING).wait_idle(4)
+            kept = pool.acquire("acme", lease_s=30, wait_s=30)
+            system.wait_idle(4)
+            eventually(lambda: _has_caught_up(primary, standby), within_s=20)
+            standby.stop()
+            late = pool.acquire("bolt", lease_s=30, wait_s=30)
+            eventually(lambda: f"worker={late.worker_id}" in _stamped(system), within_s=20)
+            primary.kill()
+            standby.start()
+            standby.promote()
+            system.store.engine.dispose()
+            eventually(lambda: bool(late.lost), within_s=90, every_s=0.2)
+            eventually(lambda: late.worker_id not in _rows(system), within_s=90, every_s=0.2)
+            system.wait_idle(4)
+            assert not kept.lost
+            assert system.live_claims() == [kept.claim_id]
+            assert all(part.alive() for part in system.parts.values()), system.tails()
+            kept.release()
+            assert not system.wrongs()
+    finally:
+        standby.destroy()
+        primary.destroy()
+
+
 def test_a_server_that_became_read_only_is_left(tmp_path: Path) -> None:
     """A switchover behind one name: the connections stay open, and their server accepts no writes."""
     first, second = PostgresServer().start(), None
@@ -153,6 +190,25 @@ def test_a_pool_behind_pgbouncer_works_and_survives_its_restart(
             held.release()
         assert not system.wrongs()
         assert "prepared statement" not in "".join(part.log() for part in system.parts.values())
+
+
+def _has_caught_up(primary: PostgresServer, standby: PostgresServer) -> bool:
+    with psycopg.connect(primary.url()) as one, psycopg.connect(standby.url()) as other:
+        at = one.execute("SELECT pg_current_wal_lsn()").fetchone()
+        found = other.execute("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", at).fetchone()
+    return found == (True,)
+
+
+def _stamped(system: System) -> str:
+    """Return the log lines about stamped busy pods."""
+    return "\n".join(line for line in system["bind"].log().splitlines() if "busy=True" in line)
+
+
+def _rows(system: System) -> set[str]:
+    """Return the workers that are not ended."""
+    W = schema.workers
+    with system.store.read() as tx:
+        return set(tx.execute(select(W.c.id).where(W.c.state.in_(LIVE))).scalars())
 
 
 def _is_read_only(server: PostgresServer) -> bool:

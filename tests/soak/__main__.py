@@ -15,7 +15,8 @@ from typing import Any
 
 from tests.chaos import checker, history
 from tests.chaos.faults import Clients
-from tests.chaos.running import SETTINGS, WARM, judged_history, postgres_server, say
+from tests.chaos.running import SETTINGS, WARM, judged_history, say
+from tests.chaos.servers import SingleServers
 from tests.soak.sampling import sample
 from tests.soak.trend import Sample, Trend, trends
 from tests.support.system import EVERYTHING, System
@@ -36,7 +37,7 @@ def soak(minutes: float, folder: Path) -> tuple[list[Sample], list[str]]:
         "pool": {**SETTINGS["pool"], "terminal_keep_s": KEPT_S, "journal_keep_s": KEPT_S},
     }
     with ExitStack() as stack:
-        url = stack.enter_context(postgres_server()).create_database("soak")
+        url = SingleServers(stack).database_url
         system = stack.enter_context(System(folder, url, settings=settings))
         system.run(*EVERYTHING).wait_idle(WARM["default"], within_s=180)
         clients = Clients(folder, system.redis.url, 1)

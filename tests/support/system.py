@@ -72,6 +72,8 @@ class SystemPart:
         self._ready_file = folder / "run" / f"{name}.ready"
         self.env = {**env, ENV_READY_FILE: str(self._ready_file)}
         self._folder = folder
+        # Where its code is; another version's may be elsewhere.
+        self.tree = ROOT
         self._process: forking.ForkedProcess | None = None
 
     @property
@@ -84,7 +86,9 @@ class SystemPart:
         words = ROLES.get(role) or ["worker", role]
         self._ready_file.unlink(missing_ok=True)
         with self.log_file.open("ab") as log:
-            self._process = forking.start(words, env=self.env, cwd=self._folder, log=log.fileno())
+            self._process = forking.start(
+                words, env=self.env, cwd=self._folder, log=log.fileno(), tree=self.tree
+            )
 
     def wait_ready(self) -> None:
         eventually(lambda: self._ready_file.exists() or not self.alive(), within_s=START_LIMIT_S)
@@ -166,6 +170,8 @@ class System:
             "WARMPOOL_DATABASE_URL": self.database_url,
             "WARMPOOL_BROKER_URL": broker_url or self.redis.url,
         }
+        # Where the code of parts that are made from here on is.
+        self.tree = ROOT
         self.parts: dict[str, SystemPart] = {}
         self.store: Store = connect(self.database_url, connections=5)
 
@@ -195,6 +201,7 @@ class System:
             if name not in self.parts:
                 port = {"WARMPOOL_METRICS_PORT": str(free_port())} if self._measured else {}
                 self.parts[name] = SystemPart(name, self.folder, {**self.env, **port})
+                self.parts[name].tree = self.tree
             self.parts[name].start()
         for name in names:
             self.parts[name].wait_ready()
