@@ -14,6 +14,9 @@ PERIODS_S: dict[str, float] = {
 
 
 LONGEST_TICK_S = 60.0
+# The lane counts as closed if no canary was answered for this long. Callers may have been unable to
+# renew for a shorter time without any sign of it.
+UNSEEN_GAP_S = 2 * PERIODS_S["reap"]
 
 
 def tick_s(name: str) -> float:

@@ -49,7 +49,7 @@ class AcquireCall:
             "lease_s": asked.lease_s,
             "ttl_s": asked.ttl_s,
             "wait_s": asked.wait_s,
-            "reply": [self.reply.task_id, self.reply.address],
+            "reply": self.reply.stored(),
         }
 
 

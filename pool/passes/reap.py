@@ -11,7 +11,7 @@ from functools import partial
 from pool.core import planning
 from pool.core.contract import Release
 from pool.core.ids import OrgId, ProfileName, RequestPk, WorkerId
-from pool.core.periods import PERIODS_S
+from pool.core.periods import UNSEEN_GAP_S
 from pool.core.records import By, Claim, SeenWorker
 from pool.core.states import ClaimEnd, Condition, MoveReason, Outcome, State
 from pool.lifecycle import claiming, effects, retiring
@@ -200,7 +200,7 @@ def _recount(run: Run, org: OrgId) -> None:
 
 def _expire_claims(run: Run) -> None:
     with run.deps.store.read() as tx:
-        if not lane_is_open(tx, gap_s=2 * PERIODS_S["reap"]):
+        if not lane_is_open(tx, gap_s=UNSEEN_GAP_S):
             return  # callers could not have renewed: nothing expires
         found = claims.expired(tx, limit=run.limit + 1)
     for claim in run.bounded(found):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import bindparam, select, update
+from sqlalchemy import bindparam, func, select, update
 
 from pool.core.ids import ClaimId, OrgId
+from pool.core.periods import UNSEEN_GAP_S
 from pool.core.records import By, Claim
 from pool.core.states import ClaimEnd
 from pool.store import rows, rules
@@ -26,7 +27,7 @@ def end(tx: Tx, asked: Mapping[str, Any], claim_id: ClaimId, why: ClaimEnd, by: 
     Return None if the claim had already ended, or if it was to expire and has been renewed.
     """
     moved = {"who": prose(by.who), "reason": by.reason, "detail": prose(by.detail)}
-    ending = {"claim_id": claim_id, "why": why, **moved, "patient": True}
+    ending = {"claim_id": claim_id, "why": why, **moved, "patient": True, "unseen_s": UNSEEN_GAP_S}
     return rules.call(rules.Within(tx), "end_claim", {**asked, **ending})
 
 
@@ -54,10 +55,7 @@ def unfinished_releases(tx: Tx, *, limit: int) -> list[Claim]:
 
 
 def expired(tx: Tx, *, limit: int) -> list[Claim]:
-    """Return claims whose lease has expired.
-
-    The lane must have been open for a whole lease, so that the holder could have renewed.
-    """
+    """Return claims whose lease has expired, although their holder could have renewed it."""
     statement = select(C).where(C.c.ended_at.is_(None), *_expired()).order_by(C.c.lease_expires_at, C.c.id)
     return [rows.claim(r) for r in tx.execute(statement.limit(limit))]
 
@@ -68,8 +66,14 @@ def live_of(tx: Tx, org_id: OrgId) -> list[Claim]:
 
 
 def _expired() -> tuple[Any, ...]:
+    """Return the conditions of `warmpool_end_claim`. The first one is for the index."""
     lane_open_since = select(P.c.lane_open_since).scalar_subquery()
-    return C.c.lease_expires_at < now(), plus(lane_open_since, C.c.lease_s) < now()
+    grace_s = func.greatest(0, UNSEEN_GAP_S - C.c.lease_s / 3.0)
+    return (
+        C.c.lease_expires_at < now(),
+        plus(C.c.lease_expires_at, grace_s) < now(),
+        plus(lane_open_since, C.c.lease_s) < now(),
+    )
 
 
 def _of(org: OrgId | None) -> tuple[Any, ...]:

@@ -64,10 +64,26 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         3,
         "the worker accepts tokens of earlier epochs",
-        "pool/drivers/local/worker_state.py",
+        "pool/core/worker_state.py",
         "if holder != self._holder:",
         "if self._holder is None:",
         "tests/integration/test_reference_worker.py::test_a_lower_epoch_is_refused_once_a_higher_was_seen",
+    ),
+    broken(
+        3,
+        "the proxy keeps the connections of an earlier holder",
+        "pool/client/worker_proxy.py",
+        "                if holder != entered:\n                    task.cancel()\n",
+        "                _ = holder, task\n",
+        "tests/integration/test_worker_kit.py::test_a_newer_holder_ends_the_tunnel_of_the_one_before",
+    ),
+    broken(
+        3,
+        "the middleware serves requests without a valid token",
+        "pool/client/worker.py",
+        '        return self.state.enter(claim, epoch, token if scheme == "Bearer" else "")\n',
+        '        return Holder(claim, int(epoch or 1)) if token or scheme else Holder("c", 1)\n',
+        "tests/integration/test_worker_kit.py::test_an_application_in_the_middleware_is_a_worker",
     ),
     broken(
         3,

@@ -144,8 +144,11 @@ DECLARE
 BEGIN
   c.at := warmpool_now();
   SELECT * INTO k FROM claims WHERE id = (h[1]).claim_id;
-  -- The lane must have been open for a whole lease, so that the holder could have renewed.
-  IF k.id IS NULL OR (p ->> 'why' = 'expired' AND NOT (k.lease_expires_at < c.at AND EXISTS (
+  -- The holder must have been able to renew. So the lane must have been open for a whole lease, and
+  -- a lease that is shorter than an outage that no canary shows gets that time in addition: a holder
+  -- renews at a third of its lease, before the outage and again after it.
+  IF k.id IS NULL OR (p ->> 'why' = 'expired' AND NOT (k.lease_expires_at
+      + make_interval(secs => greatest(0, (p ->> 'unseen_s')::float8 - k.lease_s / 3.0)) < c.at AND EXISTS (
       SELECT 1 FROM pool WHERE lane_open_since + make_interval(secs => k.lease_s) < c.at))) THEN
     RETURN NULL;
   END IF;
