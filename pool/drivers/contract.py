@@ -1,5 +1,5 @@
 """The contract with the program of a pod: its environment and what it must answer. The reference
-worker follows it; any other program may too.
+worker follows it; any other program may too. docs/worker-image.md describes it for their authors.
 
     WARMPOOL_WORKER       the worker's id, which is also the name of the pod
     WARMPOOL_UID          the uid of this pod
@@ -12,7 +12,7 @@ worker follows it; any other program may too.
     WARMPOOL_GRACE_S      how long open sessions may continue after SIGTERM, in seconds
 
 The status is `{"uid": WARMPOOL_UID, "port": 12345, "ready": true}`. A pod is ready once its process
-has written it; a status with another uid is ignored. On SIGTERM the program accepts no new session,
+has written it, or once its readiness path answers on PORT; a status with another uid is ignored. On SIGTERM the program accepts no new session,
 waits for the open ones, and exits. As process 1 of a container it needs a handler for SIGTERM from
 its first moment, or an init in front of it: the kernel drops the signal otherwise. `GET /sessions`
 answers `{"open": 0}`, or the number of open sessions. This is the worker's self-report.

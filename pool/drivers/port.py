@@ -64,6 +64,8 @@ class PodSpec:
     grace_s: int
     secret: str = ""
     role: PodRole = PodRole.WORKER
+    # For drivers without a profile: the path whose 2xx means ready. Empty: ready when running.
+    readiness_path: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,6 +79,7 @@ def spec(deps: Deps, slot: SeenWorker, profile: Profile) -> PodSpec:
         port=profile.port,
         grace_s=slot.grace_s,
         secret=deps.worker_key(slot.id),
+        readiness_path=profile.readiness_path,
     )
 
 

@@ -237,6 +237,38 @@ def test_a_program_that_cannot_be_run_is_an_ended_pod(ground: LocalGround, drive
     assert ended.exit_code == 127
 
 
+def test_a_plain_http_server_is_ready_once_its_readiness_path_answers(
+    ground: LocalGround, driver: LocalDriver
+) -> None:
+    # It answers 503 until a file exists, and counts the probes in another one.
+    program = (
+        "import os, http.server as h\n"
+        "class H(h.BaseHTTPRequestHandler):\n"
+        "  def do_GET(self):\n"
+        "    open(os.environ['OPEN'] + '.asked', 'a').write('x')\n"
+        "    self.send_response(200 if self.path == '/up' and os.path.exists(os.environ['OPEN']) else 503)\n"
+        "    self.send_header('Content-Length', '0'); self.end_headers()\n"
+        "h.HTTPServer(('127.0.0.1', int(os.environ['PORT'])), H).serve_forever()\n"
+    )
+    gate = ground.root.parent / "open"
+    asked = gate.with_name("open.asked")
+    pod = driver.create(
+        ground.running(sys.executable, "-c", program, readiness_path="/up", env={"OPEN": str(gate)})
+    )
+
+    def probed() -> bool:
+        seen = driver.read("w-one")
+        assert seen is not None
+        assert not seen.ready
+        return asked.exists() and asked.stat().st_size >= 3
+
+    # A ready pod is not probed again, so the third probe follows two that did not make it ready.
+    eventually(probed)
+    gate.touch()
+    port = json.loads((ground.root / "pods" / "w-one.json").read_text())["port"]
+    assert ground.make_ready(pod).endpoint == f"http://127.0.0.1:{port}"
+
+
 def test_any_program_is_ready_once_its_status_file_reports_it(
     ground: LocalGround, driver: LocalDriver
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from pool.core import tokens
 
 MASTER = b"k" * 32
+WORKER_IMAGE = Path(__file__).parents[2] / "docs" / "worker-image.md"
 KEY = tokens.worker_key(MASTER, "w-1")
 
 
@@ -57,3 +60,13 @@ def test_headers_carry_claim_epoch_and_token() -> None:
         "X-Warmpool-Claim": "c-1",
         "X-Warmpool-Epoch": "3",
     }
+
+
+def test_the_vectors_of_the_documentation_are_right() -> None:
+    rows = re.findall(
+        r"^\| `(\w{64})` \| `([\w-]+)` \| `(\d+)` \| `(\w{64})` \|$", WORKER_IMAGE.read_text(), re.M
+    )
+    assert len(rows) == 3
+    for key, claim, epoch, token in rows:
+        assert tokens.token(key, claim, int(epoch)) == token
+        assert tokens.verify(key, claim, int(epoch), token)

@@ -22,6 +22,7 @@ from pool.core.ids import RandomIds
 from pool.drivers.local import process, starting
 from pool.drivers.local.ending import Ender
 from pool.drivers.local.podfile import Memo, PodDirectory, PodLock, Record, replace_file
+from pool.drivers.local.probing import Prober
 from pool.drivers.local.processref import boot_id, boot_s
 from pool.drivers.local.viewing import Viewer
 from pool.drivers.port import (
@@ -58,7 +59,8 @@ class LocalDriver:
         self._never = threading.Event()
         with _translated():
             self._pod_dir = PodDirectory(root)
-            self._viewer = Viewer(self._pod_dir)
+            self._prober = Prober(self._pod_dir, clock)
+            self._viewer = Viewer(self._pod_dir, self._prober)
         self._ender = Ender(self._pod_dir, self._viewer)
         self._observed = (Listing(pods=(), anchored=False), -math.inf)
 
@@ -155,6 +157,7 @@ class LocalDriver:
                     self._pod_dir.remove_lock(name)
 
     def close(self) -> None:
+        self._prober.close()
         self._children.reap()
 
     def _observe(self, memo: Memo) -> Listing:
@@ -222,6 +225,8 @@ class LocalDriver:
             grace_s=spec.grace_s,
             labels=_merged(labels, _UNCLAIMED.labels()),
             annotations=_merged({NOTE_REVISION: spec.revision}, _UNCLAIMED.annotations()),
+            port=starting.free_port(),
+            readiness_path=spec.readiness_path if starting.is_probed(spec) else "",
         )
 
     def _is_there(self, name: str, uid: str) -> bool:

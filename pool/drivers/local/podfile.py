@@ -46,6 +46,9 @@ class Record:
     # Set by delete: when the grace period ends (`processref.boot_s`), and whether SIGTERM was sent.
     ends_by_s: float | None = None
     told: bool = False
+    # Of a program of the profile: where the driver probes it, unless it writes its own status.
+    port: int = 0
+    readiness_path: str = ""
 
     def changed(self, **changes: Any) -> Record:
         """Return the next version."""

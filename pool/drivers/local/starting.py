@@ -35,7 +35,7 @@ def environment(spec: PodSpec, record: Record, pod_dir: PodDirectory) -> dict[st
         names.ENV_PROFILE: spec.profile,
         names.ENV_HOST: _HOST,
         names.ENV_PORT: "0",
-        contract.PORT_HINT: str(_free_port()),
+        contract.PORT_HINT: str(record.port),
         names.ENV_STATUS_FILE: str(pod_dir.paths(record).status),
         names.ENV_GRACE_S: str(spec.grace_s),
     }
@@ -46,7 +46,13 @@ def environment(spec: PodSpec, record: Record, pod_dir: PodDirectory) -> dict[st
     return env
 
 
-def _free_port() -> int:
+def is_probed(spec: PodSpec) -> bool:
+    """Return whether the driver probes the pod. The reference worker writes its status itself."""
+    return spec.role is PodRole.WORKER and bool(spec.command)
+
+
+def free_port() -> int:
+    """Return a port that is free now. The program gets it in PORT."""
     with socket.socket() as probe:
         probe.bind((_HOST, 0))
         port: int = probe.getsockname()[1]

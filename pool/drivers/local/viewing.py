@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 
 from pool.drivers.local.podfile import Memo, Paths, PodDirectory, Record
+from pool.drivers.local.probing import Prober
 from pool.drivers.local.processref import ProcessRef, boot_id, boot_s
 from pool.drivers.port import LABEL_ROLE, Pod, PodPhase, PodRole
 
@@ -32,14 +33,17 @@ class _Status:
 class Viewer:
     """Observes the pods of one directory."""
 
-    def __init__(self, pod_dir: PodDirectory) -> None:
+    def __init__(self, pod_dir: PodDirectory, prober: Prober) -> None:
         self._pod_dir = pod_dir
+        self._prober = prober
         self._boot_id = boot_id()
         self._node = os.uname().nodename
 
     def pod(self, record: Record, memo: Memo) -> Pod:
         life = self.life(record, memo)
         status = self._status(record, memo) if life.phase is PodPhase.RUNNING else None
+        if status is None and life.phase is PodPhase.RUNNING and record.readiness_path:
+            self._prober.begin(record)
         # A placeholder writes no status. It is ready while it runs.
         placeholder = record.labels.get(LABEL_ROLE) == PodRole.PLACEHOLDER
         return Pod(

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 
 from pool.core import names, tokens
 from pool.core.clock import SystemClock
-from pool.drivers.local.worker_state import Denial, Holder, WorkerState
+from pool.core.worker_state import Denial, Holder, WorkerState
 
 _LONGEST_BODY = 1 << 20
 _LONGEST_SLEEP_S = 3600.0

@@ -51,7 +51,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "pause": ("pool.ops.cli.passes:pause_app", "pause the pool: refuse every acquire"),
     "resume": ("pool.ops.cli.passes:resume_app", "resume the pool: grant acquires again"),
     "config": ("pool.ops.cli.config:app", "check or show the configuration, print an example"),
-    "worker": ("pool.ops.cli.components:worker_app", "run one Celery worker: acquire, fleet, bind or passes"),
+    "worker": (
+        "pool.ops.cli.components:worker_app",
+        "run one Celery worker: acquire, fleet, bind or passes; check a worker of your own",
+    ),
+    "worker-proxy": ("pool.ops.cli.own_worker:proxy_app", "run an HTTP program as a worker of the pool"),
     "beat": ("pool.ops.cli.components:beat_app", "run beat, the scheduler of the passes"),
     "flower": ("pool.ops.cli.components:flower_app", "run Flower, the monitor of Celery workers and tasks"),
     "exporter": ("pool.ops.cli.metrics:exporter_app", "serve metrics of the database to Prometheus"),

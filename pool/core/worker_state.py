@@ -1,4 +1,5 @@
-"""The holder of this worker and its sessions. Thread-safe; independent of HTTP except for status codes.
+"""The holder of a worker and its sessions, as the worker itself tracks them. Thread-safe; independent
+of HTTP except for status codes. The reference worker, the middleware and the proxy share it.
 
 The epoch only grows. Once a higher epoch was seen, holders with a lower one are refused, even if
 they have a session open.
@@ -29,7 +30,7 @@ class Denial(NamedTuple):
 
 
 class WorkerState:
-    """The state of the reference worker. `self_report` is its answer to `GET /sessions`."""
+    """The state of a worker. `self_report` is its answer to `GET /sessions`."""
 
     def __init__(self, key: str, now: Callable[[], float]) -> None:
         self._key = key
