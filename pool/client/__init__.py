@@ -21,23 +21,29 @@ The Redis ACL for a client named "billing", on Redis 7.2 or newer: `-@all +hello
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
-
-from pool.client.blocking import Pool, Worker
-from pool.client.errors import (
-    AnswerOverdue,
-    BrokerDenied,
-    BrokerDown,
-    ClaimLost,
-    InvalidUrl,
-    PoolClosed,
-    TaskFailed,
-)
-from pool.core.errors import InvalidInput, PoolError, Refused, Transient
-from pool.core.literals import CancelOutcome, RefusalReason, ReleaseCondition, ReleaseOutcome, WorkerSource
 
 if TYPE_CHECKING:
     from pool.client.aio import AsyncPool, AsyncWorker
+    from pool.client.blocking import Pool, Worker
+    from pool.client.errors import (
+        AnswerOverdue,
+        BrokerDenied,
+        BrokerDown,
+        ClaimLost,
+        InvalidUrl,
+        PoolClosed,
+        TaskFailed,
+    )
+    from pool.core.errors import InvalidInput, PoolError, Refused, Transient
+    from pool.core.literals import (
+        CancelOutcome,
+        RefusalReason,
+        ReleaseCondition,
+        ReleaseOutcome,
+        WorkerSource,
+    )
 
 __all__ = [
     "AnswerOverdue",
@@ -62,11 +68,31 @@ __all__ = [
     "WorkerSource",
 ]
 
+# Imported at first use: a worker, the pytest plugin and a service with asyncio each need a part.
+_MODULES = {
+    "pool.client.aio": ("AsyncPool", "AsyncWorker"),
+    "pool.client.blocking": ("Pool", "Worker"),
+    "pool.client.errors": (
+        *(
+            "AnswerOverdue",
+            "BrokerDenied",
+            "BrokerDown",
+            "ClaimLost",
+            "InvalidUrl",
+            "PoolClosed",
+            "TaskFailed",
+        ),
+    ),
+    "pool.core.errors": ("InvalidInput", "PoolError", "Refused", "Transient"),
+    "pool.core.literals": (
+        *("CancelOutcome", "RefusalReason", "ReleaseCondition", "ReleaseOutcome", "WorkerSource"),
+    ),
+}
+_MODULE_OF = {name: module for module, several in _MODULES.items() for name in several}
+
 
 def __getattr__(name: str) -> object:
-    # Importing asyncio takes half of the time of importing this package.
-    if name in {"AsyncPool", "AsyncWorker"}:
-        from pool.client import aio
-
-        return getattr(aio, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
+    return found

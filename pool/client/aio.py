@@ -43,7 +43,7 @@ class AsyncPool:
     ) -> None:
         """Create a pool. `url` is the broker's; the default is WARMPOOL_BROKER_URL.
 
-        `name` appears in Flower and in the name of the reply list.
+        `name` is shown with the claims of this client, and is in the name of its reply list.
 
         An acquire fails after wait_s + answer_grace_s. `org_key`, as printed by `warmpool org key`,
         signs every request. The default is WARMPOOL_ORG_KEY, or the file named by
@@ -159,9 +159,12 @@ class AsyncPool:
         if self._closed:
             raise PoolClosed
         if self._here is None or not self._here.is_here():
-            key = None if self._source is None else self._source()
-            self._here = AsyncSession(self._url, identity(self._name, key), self._source)
+            self._here = self._new_session()
         return self._here
+
+    def _new_session(self) -> AsyncSession:
+        key = None if self._source is None else self._source()
+        return AsyncSession(self._url, identity(self._name, key), self._source)
 
 
 class AsyncWorker(HeldClaim):

@@ -47,7 +47,7 @@ class Pool:
     ) -> None:
         """Create a pool. `url` is the broker's; the default is WARMPOOL_BROKER_URL.
 
-        `name` appears in Flower and in the name of the reply list.
+        `name` is shown with the claims of this client, and is in the name of its reply list.
 
         An acquire fails after wait_s + answer_grace_s. `org_key`, as printed by `warmpool org key`,
         signs every request. The default is WARMPOOL_ORG_KEY, or the file named by

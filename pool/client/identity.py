@@ -1,17 +1,20 @@
-"""The identity of a client: the name of its reply list, and the origin of its tasks in Flower."""
+"""The identity of a client: the name of its reply list, and the origin of its tasks, which the pool shows with each claim."""
 
 from __future__ import annotations
 
 import os
 import re
 import socket
+import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from pool.core.errors import InvalidInput
 from pool.core.ids import RandomIds, new_task_id
 from pool.core.names import ACQUIRE, REPLY_PREFIX, queue_of, task_prefix_of
 from pool.core.signing import OrgKey
 
+UNNAMED = "client"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 
@@ -39,16 +42,23 @@ def named(name: str | None) -> str:
     matches only one service.
     """
     if name is None:
-        return "client"
+        return UNNAMED
     if not _NAME.match(name):
         raise InvalidInput("name", f"must be 1 to 64 letters, digits, dashes or underscores, got {name!r}")
     return name
 
 
+def _program() -> str:
+    """Return the name of the running program, for a client without a name."""
+    name = Path(sys.argv[0] if sys.argv else "").stem
+    return re.sub(r"[^A-Za-z0-9_-]", "-", name)[:64].strip("-") or UNNAMED
+
+
 def identity(name: str, key: OrgKey | None = None) -> Identity:
     """Return a new identity. Each has its own reply list."""
     made = Identity(
-        client_id=f"{name}.{RandomIds().token()}", origin=f"{name}{os.getpid()}@{socket.gethostname()}"
+        client_id=f"{name}.{RandomIds().token()}",
+        origin=f"{name if name != UNNAMED else _program()}:{os.getpid()}@{socket.gethostname()}",
     )
     if key is None or not key.own_queue:
         return made

@@ -86,6 +86,41 @@ def use(pool: Pool) -> None:
 """
 
 
+# Runs with the plugin that the wheel registers; nothing here imports it.
+FAKE_TEST = """
+import pytest
+from warmpool import Refused
+
+def test_fake(fake_pool):
+    fake_pool.server.refuse("org_cap")
+    with pytest.raises(Refused, match="org_cap"):
+        fake_pool.acquire("acme")
+    with fake_pool.acquire("acme") as worker:
+        assert fake_pool.server.held == [worker.claim_id]
+    assert fake_pool.server.held == []
+"""
+PLAIN = (
+    "import os, http.server as h; "
+    "h.ThreadingHTTPServer(('127.0.0.1', int(os.environ['PORT'])), h.SimpleHTTPRequestHandler).serve_forever()"
+)
+WSGI = """
+import os
+from wsgiref.simple_server import WSGIServer, make_server
+from socketserver import ThreadingMixIn
+from warmpool.worker import WsgiWorkerMiddleware
+
+def app(environ, start_response):
+    start_response("200 OK", [])
+    return [environ["warmpool"].claim_id.encode()]
+
+class WsgiThreads(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+app = WsgiWorkerMiddleware(app)
+make_server("127.0.0.1", int(os.environ["PORT"]), app, server_class=WsgiThreads).serve_forever()
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Project:
     """A service's folder and its virtual environment."""
@@ -145,6 +180,18 @@ def test_a_service_with_its_own_pool_and_tasks_gets_workers(project: Project, up
 def test_importing_it_imports_neither_redis_nor_asyncio(project: Project) -> None:
     code = "import warmpool, sys; print({'redis', 'asyncio', 'celery', 'pool', 'tasks'} & set(sys.modules))"
     assert project.run("-c", code) == "set()\n"
+
+
+def test_the_testing_kit_and_the_worker_kit_work_from_the_wheel(project: Project) -> None:
+    project.install("pytest")
+    (project.folder / "test_fake.py").write_text(FAKE_TEST)
+    assert "1 passed" in project.run("-m", "pytest", "-q", "test_fake.py")
+    (project.folder / "wsgi.py").write_text(WSGI)
+    checked = project.run("-m", "warmpool.worker", "check", "--command", project.python, "wsgi.py")
+    assert "all 9 rules passed" in checked
+    plain = ("-m", "warmpool.worker", "proxy", "--", project.python, "-c", PLAIN)
+    checked = project.run("-m", "warmpool.worker", "check", "--command", project.python, *plain)
+    assert "all 9 rules passed" in checked
 
 
 def test_a_type_checker_sees_its_types(project: Project) -> None:

@@ -1,0 +1,108 @@
+"""The contract of clients: real ones against a real pool, and the fakes of `warmpool.testing`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import urllib.request
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pool.client import AsyncPool, Pool
+from pool.client.pytest_plugin import RealPool, warmpool_pool  # noqa: F401 - a fixture
+from pool.client.testing import FakeAsyncPool, FakePool, FakeServer
+from pool.core.ids import OrgId
+from pool.core.settings import OrgDefaults
+from pool.store import connect, orgs
+from tests.contracts.client import ClientContract, Loop
+
+LONG = pytest.mark.skipif(
+    os.environ.get("WARMPOOL_TEST_LONG") != "1", reason="the same server again, with WARMPOOL_TEST_LONG=1"
+)
+
+
+class RealGround:
+    """A pool that `warmpool up` runs."""
+
+    def __init__(self, real: RealPool, kind: type[Any]) -> None:
+        self._real, self._kind = real, kind
+
+    def pool(self) -> Any:
+        url, kind = self._real.url, self._kind
+        return Loop(lambda: kind(url)) if kind is AsyncPool else kind(url)
+
+    def set_cap(self, org: str, cap: int) -> None:
+        # As `warmpool org set` does, without the seconds that a new process takes.
+        with (
+            closing(connect((self._real.data_dir / "run" / "database.url").read_text().strip())) as store,
+            store.write() as tx,
+        ):
+            orgs.seed(tx, OrgId(org), OrgDefaults(cap=cap))
+
+    def lose(self, worker: Any) -> None:
+        request = urllib.request.Request(f"{worker.endpoint}/echo", headers=worker.auth)
+        with urllib.request.urlopen(request, timeout=20) as response:
+            os.kill(json.load(response)["pid"], signal.SIGKILL)
+
+    def leave(self, worker: Any) -> None:
+        self._real.run("drain", "worker", worker.worker_id, "--why", "a test")
+
+
+class FakeGround:
+    """A pool in memory."""
+
+    def __init__(self, kind: type[Any]) -> None:
+        self._server, self._kind = FakeServer(), kind
+
+    def pool(self) -> Any:
+        kind, server = self._kind, self._server
+        return Loop(lambda: kind(server)) if kind is FakeAsyncPool else kind(server)
+
+    def set_cap(self, org: str, cap: int) -> None:
+        self._server.set_cap(org, cap)
+
+    def lose(self, worker: Any) -> None:
+        self._server.lose(worker.claim_id)
+
+    def leave(self, worker: Any) -> None:
+        self._server.leave(worker.claim_id)
+
+
+@pytest.mark.parametrize("kind", [FakePool, FakeAsyncPool])
+class TestFake(ClientContract):
+    @pytest.fixture
+    def ground(self, kind: type[Any]) -> FakeGround:
+        return FakeGround(kind)
+
+
+@pytest.mark.xdist_group("warmpool_pool")
+@pytest.mark.parametrize("kind", [Pool, pytest.param(AsyncPool, marks=LONG)])
+class TestReal(ClientContract):
+    @pytest.fixture
+    def ground(self, kind: type[Any], warmpool_pool: RealPool) -> RealGround:  # noqa: F811
+        return RealGround(warmpool_pool, kind)
+
+
+@pytest.mark.xdist_group("warmpool_pool")
+def test_the_pool_shows_which_program_holds_a_worker(warmpool_pool: RealPool) -> None:  # noqa: F811
+    with Pool(warmpool_pool.url, name="billing") as pool, pool.acquire("acme", wait_s=60) as worker:
+        program = f"billing:{os.getpid()}@{socket.gethostname()}"
+        assert program in warmpool_pool.run("get", "claims")
+        assert f"live  of {program}" in warmpool_pool.run("explain", worker.worker_id)
+
+
+@pytest.mark.xdist_group("warmpool_pool")
+def test_the_example_of_the_documentation_gets_a_real_worker(warmpool_pool: RealPool) -> None:  # noqa: F811
+    text = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
+    (example,) = (
+        block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "warmpool_pool" in block
+    )
+    found: dict[str, Any] = {}
+    exec(compile(example, "docs/testing.md", "exec"), found)
+    found["test_a_real_worker_answers"](warmpool_pool)
