@@ -12,11 +12,12 @@ TESTS ?= tests
 JOBS ?= 4
 MINUTES ?= 10
 PODS ?= local
+SERVERS ?= single
 # Each job has its own cluster.
 KUBE_JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help venv up check test lint format bench bench-quick race fairness chaos soak drill proof mutants random-mutants test-kube test-dist lock sbom audit clean
+.PHONY: help venv up check test lint format bench bench-quick race fairness chaos soak drill proof mutants random-mutants test-kube test-node test-dist lock release sbom audit clean
 .DELETE_ON_ERROR:
 
 help: ## print this
@@ -41,13 +42,13 @@ up: $(STAMP) ## start everything on this machine: broker, database, workers
 	@$(BIN)/warmpool up
 
 # Bytecode is kept in any shell: compiling the tests takes a runner longer than importing them.
-check test test-dist test-kube: export PYTHONDONTWRITEBYTECODE :=
+check test test-dist test-kube test-node: export PYTHONDONTWRITEBYTECODE :=
 
 check: lint ## lint, and the unit tests with a tenth of their examples: for every commit, half a minute at most
 	@echo "make: unit tests" && WARMPOOL_TEST_QUICK=1 $(BIN)/python -m pytest -q -o timeout_method=signal tests/unit
 
 test: $(STAMP) ## run the tests that need only this machine (TESTS=tests/unit for a part)
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder --durations=15 --durations-min=10 $(TESTS) --ignore=tests/kube --ignore=tests/dist
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder --durations=15 --durations-min=10 $(TESTS) --ignore=tests/kube --ignore=tests/node --ignore=tests/dist
 
 lint: $(STAMP) ## check style, types and the layers
 	@echo "make: ruff" && $(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet .
@@ -69,8 +70,8 @@ race: $(STAMP) ## 10,000 acquires from 16 client processes; fails if a worker ev
 fairness: $(STAMP) ## share a full pool among orgs that always wait and print each one's share (ORGS="a=1 b=2 c=3" CAP=4)
 	@$(BIN)/python -m bench.fairness --cap $(or $(CAP),4) $(ORGS)
 
-chaos: $(STAMP) ## seeded faults on the real system (SEED=1 MINUTES=10 PODS=kubernetes); without SEED also lock losses
-	@$(BIN)/python -m tests.chaos --seed $(or $(SEED),1) --minutes $(MINUTES) --pods $(PODS)
+chaos: $(STAMP) ## seeded faults on the real system (SEED=1 MINUTES=10 PODS=kubernetes SERVERS=replicated); without SEED also lock losses
+	@$(BIN)/python -m tests.chaos --seed $(or $(SEED),1) --minutes $(MINUTES) --pods $(PODS) --servers $(SERVERS)
 	$(if $(SEED),,@WARMPOOL_TEST_LONG=1 $(BIN)/python -m pytest -s tests/faults/test_lock_losses.py tests/faults/test_outages.py tests/faults/test_failing_pass.py)
 
 soak: $(STAMP) ## steady load for half an hour; memory, connections and tables must stay flat
@@ -97,6 +98,9 @@ test-kube: $(STAMP) ## run the tests against a real Kubernetes API server
 	@$(BIN)/python -m tests.support.kube_binaries >/dev/null
 	@$(BIN)/python -m pytest -n $(KUBE_JOBS) --dist loadgroup tests/kube
 
+test-node: $(STAMP) ## build the image and start every component from it (needs root on Linux, buildah, debootstrap)
+	@$(BIN)/python -m pytest -s tests/node
+
 test-dist: $(STAMP) ## install the client from its wheel beside old and new Celery and redis, and use it (needs a package index)
 	@$(BIN)/python -m pytest tests/dist
 
@@ -104,6 +108,10 @@ lock: ## choose the newest packages that fit pyproject.toml (needs uv)
 	@command -v $(UV) >/dev/null || { echo "make: no uv: install it, or set UV" >&2; exit 1; }
 	@$(UV) pip compile --quiet pyproject.toml --extra embedded --extra kubernetes --extra plots --group dev --universal --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --no-emit-package warmpool --upgrade --custom-compile-command "make lock" -o requirements.lock
+
+release: $(STAMP) ## build wheels, sdists, chart, SBOM and checksums into build/release (VERSION=0.1.0; TAG=1 also tags the commit)
+	@test -n "$(VERSION)" || { echo "make: which version? make release VERSION=$$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)" >&2; exit 1; }
+	@$(BIN)/python deploy/release.py $(VERSION) $(if $(TAG),--tag)
 
 sbom: ## write the image's packages to build/sbom.json (CycloneDX), from the lock and without a network
 	@mkdir -p build
