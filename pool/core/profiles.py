@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from pool.core.settings import KubernetesSettings, Profile
@@ -29,6 +29,11 @@ _PLACEHOLDER_LIKE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
 def revision(profile: Profile) -> str:
     """Return a short hash of everything that shapes a pod of this profile."""
     return _digest({k: getattr(profile, k) for k in _SHAPING})
+
+
+def settings_number(profile: Profile) -> int:
+    """Return a number that differs if any setting of the profile differs, to compare file and running pool."""
+    return int(_digest({f.name: getattr(profile, f.name) for f in fields(profile)})[:7], 16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

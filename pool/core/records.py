@@ -142,10 +142,22 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyTo:
-    """The destination of an answer: a Celery task id and, for the slim client, its reply list."""
+    """The destination of an answer: a Celery task id and, for the slim client, its reply list.
+
+    `origin` is the program that sent the request, as it names itself: service, pid and host.
+    """
 
     task_id: str
     address: str = ""
+    origin: str = ""
+
+    @classmethod
+    def of(cls, task_id: str, address: str, origin: str = "") -> ReplyTo:
+        """Return what is stored with a request; rows of an older version have no origin."""
+        return cls(task_id=task_id, address=address, origin=origin)
+
+    def stored(self) -> list[str]:
+        return [self.task_id, self.address, *([self.origin] if self.origin else [])]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,3 +182,8 @@ class Request:
     decided_at: datetime | None = None
     replied_at: datetime | None = None
     replies: tuple[ReplyTo, ...] = ()
+
+    @property
+    def origin(self) -> str | None:
+        """The program that sent the request last, as it names itself."""
+        return next((to.origin for to in reversed(self.replies) if to.origin), None)

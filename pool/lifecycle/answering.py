@@ -39,7 +39,7 @@ class Decision:
 
         An unreadable row raises here, so that other answers are not affected.
         """
-        return tuple(ReplyTo(task_id=t, address=a) for t, a in json.loads(self.event["replies"]))
+        return tuple(ReplyTo.of(*each) for each in json.loads(self.event["replies"]))
 
     def answer(self, deps: Deps) -> Granted | RefusedAnswer:
         return of_event(deps, self.event)
@@ -95,7 +95,7 @@ def instant_of(text: str) -> datetime:
 def of_row(tx: Tx, request: Request) -> Decision | None:
     """Return the decision in a request's row; None while it is open."""
     event: dict[str, Any] = {"pk": request.pk, "outcome": "refused", "retry_after_s": request.retry_after_s}
-    event["replies"] = json.dumps([[to.task_id, to.address] for to in request.replies])
+    event["replies"] = json.dumps([to.stored() for to in request.replies])
     match request.state:
         case RequestState.WAITING | RequestState.BINDING:
             return None

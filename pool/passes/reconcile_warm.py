@@ -29,6 +29,7 @@ from pool.store import (
     Tx,
     breakers,
     lock_reconcile,
+    observed_counts,
     orgs,
     passes,
     requests,
@@ -64,6 +65,8 @@ def run(run: Run) -> None:
     """
     pods = PodView.seen_by(run)
     for name, profile in run.deps.settings.profiles.items():
+        # For `status`, whose configuration file may have changed since.
+        run.record_count(observed_counts.settings_of(name), profiles.settings_number(profile))
         run.try_item("reconciled", name, partial(reconcile, run, ProfileName(name), profile, pods))
         run.try_item("replaced", name, partial(rolling.replace, run, profile, pods))
     unconfigured.retire(run)

@@ -57,6 +57,11 @@ def placeholders_of(profile: str) -> str:
     return f"placeholders {profile}"
 
 
+def settings_of(profile: str) -> str:
+    """Return the name of the number that stands for the settings that the running pool has of a profile."""
+    return f"settings {profile}"
+
+
 def broker_found_empty(tx: Tx) -> None:
     """Record that Redis contains no key of the pool.
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Select, func, or_, select
 
-from pool.core.ids import OrgId, ProfileName, WorkerId
+from pool.core.ids import OrgId, ProfileName, RequestPk, WorkerId
 from pool.core.records import Claim, Org, Request, SeenWorker
 from pool.core.states import CLAIMED, LIVE, RequestState, State
 from pool.store import rows
@@ -119,6 +119,14 @@ def live_claims(tx: Tx, *, org: str = "", limit: int = 500) -> list[Claim]:
     if org:
         statement = statement.where(C.c.org == org)
     return [rows.claim(r) for r in tx.execute(statement.order_by(C.c.lease_expires_at, C.c.id).limit(limit))]
+
+
+def origins(tx: Tx, pks: Collection[RequestPk]) -> dict[RequestPk, str]:
+    """Return the programs that sent these requests, as far as they named themselves."""
+    if not pks:
+        return {}
+    found = _requests(tx, select(R).where(R.c.pk.in_(list(pks))))
+    return {r.pk: r.origin for r in found if r.origin}
 
 
 def claims_of(tx: Tx, journalled: Collection[str]) -> list[tuple[Claim, Request | None]]:

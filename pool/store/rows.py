@@ -40,5 +40,5 @@ def org(row: Row[Any]) -> Org:
 
 def request(row: Row[Any]) -> Request:
     values = {k: row._mapping[k] for k in _REQUEST}
-    replies = tuple(ReplyTo(task_id=t, address=a) for t, a in values["replies"])
+    replies = tuple(ReplyTo.of(*each) for each in values["replies"])
     return Request(**values | {"state": RequestState(values["state"]), "replies": replies})

@@ -32,7 +32,8 @@ def parsed(taken: Taken) -> LaneCall:
             given = _of(
                 org, bound(("org", "profile", "request_id", "lease_s", "ttl_s", "wait_s"), args, kwargs)
             )
-            reply = ReplyTo(task_id=message.task_id, address=message.address)
+            origin = message.headers.get("origin") or ""
+            reply = ReplyTo(task_id=message.task_id, address=message.address, origin=origin)
             return AcquireCall(asked=Acquire.parse(given, task_id=reply.task_id), reply=reply)
         case "pool.renew":
             return Renew.parse(bound(("claim_ids",), args, kwargs).get("claim_ids"), org)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from structlog.testing import capture_logs
 
 from pool.core.periods import PERIODS_S
-from pool.core.settings import UNBOUNDED
+from pool.core.settings import UNBOUNDED, Settings
 from pool.ops import operating, reporting
 from pool.ops.cli.status import screen
 from pool.ops.doctor import Finding, Level, ceiling, starting
@@ -101,3 +102,28 @@ def test_refusals_are_counted_for_a_minute(world: World) -> None:
     assert seen(world)["refused_last_minute"] == {"no_warm_worker": 1}
     world.pass_time(61)
     assert seen(world)["refused_last_minute"] == {}
+
+
+def test_status_reports_a_profile_that_is_not_the_one_of_the_running_pool(world: World) -> None:
+    settings = world.deps.settings
+    assert _outdated(world, settings) == {}  # no pass has run
+    run_once(world.deps, PASSES["reconcile_warm"])
+    assert _outdated(world, settings) == {}
+    # Whatever the change: one that needs new pods, one that does not, and a new profile.
+    name, profile = next(iter(settings.profiles.items()))
+    for changed in (
+        replace(profile, command=("other",)),
+        replace(profile, warm_target=profile.warm_target + 1),
+    ):
+        assert list(_outdated(world, replace(settings, profiles={**settings.profiles, name: changed}))) == [
+            name
+        ]
+    more = _outdated(
+        world, replace(settings, profiles={**settings.profiles, "new": replace(profile, name="new")})
+    )
+    assert more == {"new": "is not known to the running pool"}
+
+
+def _outdated(world: World, settings: Settings) -> dict[str, str]:
+    found = reporting.status(world.store, settings)["profiles"]
+    return {name: p["outdated"] for name, p in found.items() if p["outdated"]}

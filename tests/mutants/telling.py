@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.mutants.mutant import CLAIMING, RULES, RUNNING, SCHEMA, SCHEMA_SQL, STORE, Mutant, broken
 
+MIGRATING = "tests/integration/test_migrating.py"
+
 MUTANTS: tuple[Mutant, ...] = (
     broken(
         35,
@@ -168,17 +170,41 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         49,
         "replicas migrate at the same time",
-        "pool/store/migrations/__init__.py",
-        '        tx.execute(text("SELECT pg_advisory_xact_lock(:k)"), {"k": _LOCK})\n',
-        "",
+        "pool/store/migrations/applying.py",
+        '        while not tx.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({_LOCK})").scalar_one():\n',
+        "        while False:\n",
         f"{SCHEMA}::test_replicas_that_start_together_all_have_the_schema",
     ),
     broken(
         49,
         "a failed migration stays half applied",
-        "pool/store/migrations/__init__.py",
-        "    with translated(), store.engine.begin() as tx:\n",
-        '    with translated(), store.engine.execution_options(isolation_level="AUTOCOMMIT").begin() as tx:\n',
+        "pool/store/migrations/applying.py",
+        '        unlimited(tx)\n        tx.exec_driver_sql(f"SET LOCAL lock_timeout',
+        "        tx.exec_driver_sql('COMMIT')\n        tx.exec_driver_sql(f\"SET lock_timeout",
         f"{SCHEMA}::test_a_failed_migration_leaves_the_version_before",
+    ),
+    broken(
+        49,
+        "a process that does not know an incompatible version starts",
+        "pool/store/migrations/__init__.py",
+        "    if found.floor is not None and found.floor > head():\n",
+        "    if found.floor is not None and found.floor > found.floor:\n",
+        f"{MIGRATING}::test_a_release_works_with_the_schema_of_the_next_one_until_that_is_finished",
+    ),
+    broken(
+        49,
+        "the second step runs while older processes are connected",
+        "pool/store/migrations/__init__.py",
+        "    if older:\n",
+        "    if older and not older:\n",
+        f"{MIGRATING}::test_a_release_works_with_the_schema_of_the_next_one_until_that_is_finished",
+    ),
+    broken(
+        49,
+        "rules of connected processes are dropped",
+        "pool/store/rules.py",
+        "        if not is_in_use:\n",
+        "        if is_in_use or not is_in_use:\n",
+        f"{MIGRATING}::test_rules_of_connected_processes_are_kept",
     ),
 )

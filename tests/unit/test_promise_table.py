@@ -55,13 +55,18 @@ def _attributes() -> frozenset[str]:
     return frozenset(".".join(pair) for words in dotted for pair in pairwise(words.split(".")))
 
 
+@cache
+def _nodes(path: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(_sources()[path])))
+
+
 def _defines(owner: str, member: str) -> bool:
     """Return whether a module or a class of this name defines it."""
     for path, text in _sources().items():
         module = path.parent.name if path.stem == "__init__" else path.stem
         if path.suffix != ".py" or not (module == owner or f"class {owner}" in text):
             continue
-        for node in ast.walk(ast.parse(text)):
+        for node in _nodes(path):
             if module == owner and member in _names(node):
                 return True
             if isinstance(node, ast.ClassDef) and node.name == owner:

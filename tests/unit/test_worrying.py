@@ -18,7 +18,7 @@ def a_pass(**changes: Any) -> dict[str, Any]:
 
 def a_profile(**changes: Any) -> dict[str, Any]:
     well = {
-        "target": 3, "states": dict(STATES), "headroom": {"wanted": 0, "running": 0}, "surplus_overdue": 0, "rollout": None, "trouble": None, "trouble_until": None,
+        "target": 3, "states": dict(STATES), "headroom": {"wanted": 0, "running": 0}, "surplus_overdue": 0, "outdated": None, "rollout": None, "trouble": None, "trouble_until": None,
     }  # fmt: skip
     return well | changes
 
@@ -64,6 +64,14 @@ def test_a_healthy_pool_has_no_findings() -> None:
         ),
         (
             {"profiles": {"gpu": a_profile(states=STATES | {"idle": 0, "spawning": 2})}},
+            "none_ready:gpu", "warn", "no ready worker (2 workers starting)",
+        ),
+        (
+            {"profiles": {"gpu": a_profile(outdated="differs from the one that the running pool uses")}},
+            "outdated:gpu", "warn", "restart the pool to apply it",
+        ),
+        (
+            {"profiles": {"gpu": a_profile(states=STATES | {"idle": 0, "hot": 3, "spawning": 2})}},
             "warm_empty:gpu", "warn", "no warm worker (2 workers starting)",
         ),
         ({"profiles": {"gpu": a_profile(headroom={"wanted": 4, "running": 1})}}, "headroom:gpu", "warn", "1 of 4 placeholders"),

@@ -40,7 +40,7 @@ class Listable(StrEnum):
 COLUMNS: dict[Listable, str] = {
     Listable.WORKERS: "id profile state org in_state_s age_s node | epoch claim_id endpoint "
     "revision leaving_reason",
-    Listable.CLAIMS: "id org worker_id profile source lease_left_s | epoch lease_s ttl_s request_pk",
+    Listable.CLAIMS: "id org worker_id profile source lease_left_s origin | epoch lease_s ttl_s request_pk",
     Listable.REQUESTS: "org request_id profile state waited_s wait_s | pk attempts claim_id deadline_at",
     Listable.ORGS: "id in_use cap parked weight | hot_idle_floor hot_idle_cap hot_idle_ttl_s",
     Listable.PROFILES: "name target idle hot hot_idle spawning trouble | image cpu_millicores "
@@ -170,7 +170,8 @@ def worker_text(report: dict[str, Any]) -> str:
     lines = [f"  {line['at'][11:23]}  {line['text']}  [{line['who']}]" for line in report["story"]]
     lines += [f"  {d['at'][11:23]}  {d['what']}: {d['why']}  [{d['who']}]" for d in report["deeds"]]
     tasks = [
-        f"  {c['id']}  {c['org']}  tasks {', '.join(c['request']['task_ids'])}"
+        f"  {c['id']}  {c['org']}  {c['ended_why'] or 'live'}  of {c['origin'] or 'an unknown program'}  "
+        f"tasks {', '.join(c['request']['task_ids'])}"
         for c in report["claims"]
         if c["request"]
     ]
@@ -179,7 +180,17 @@ def worker_text(report: dict[str, Any]) -> str:
 
 
 def _request_text(request: dict[str, Any]) -> str:
-    facts = ("org", "profile", "state", "created_at", "deadline_at", "wait_s", "attempts", "claim_id")
+    facts = (
+        "org",
+        "profile",
+        "state",
+        "created_at",
+        "deadline_at",
+        "wait_s",
+        "attempts",
+        "claim_id",
+        "origin",
+    )
     rows = "\n".join(f"  {k:<12} {request[k]}" for k in facts if request[k] is not None)
     tasks = f"\n  {'tasks':<12} {', '.join(request['task_ids'])}"
     return f"{request['request_id']}  ({request['pk']})\n\n{request['why']}\n\n{rows}{tasks}"

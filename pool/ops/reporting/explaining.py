@@ -57,7 +57,11 @@ def worker(store: Store, settings: Settings, name: str) -> dict[str, Any]:
         "claimable": can or {"can": False, "why": "its row has been deleted"},
         "story": [_line(e, text) for e, text in stories.sentences(entries)],
         "claims": [
-            {**claim_shape(c, at), "request": None if r is None else request_shape(r, at)} for c, r in held
+            {
+                **claim_shape(c, at, None if r is None else r.origin),
+                "request": None if r is None else request_shape(r, at),
+            }
+            for c, r in held
         ],
         "deeds": [deed_shape(d) for d in done],
     }

@@ -91,14 +91,20 @@ def _outside(seen: dict[str, Any]) -> Iterator[dict[str, str]]:
 
 def _supply(seen: dict[str, Any]) -> Iterator[dict[str, str]]:
     for name, p in seen["profiles"].items():
+        if p["outdated"]:
+            text = f"profile {name} of the configuration file {p['outdated']}: restart the pool to apply it"
+            yield _worry(f"outdated:{name}", WARN, text)
         if is_halted(p):
             yield _worry(f"rollout_halted:{name}", BAD, f"profile {name}: {rollout_text(p)}")
         elif p["trouble_until"]:
             yield _worry(f"spawn_failing:{name}", BAD, f"profile {name} cannot start workers: {p['trouble']}")
         elif p["target"] and not p["states"]["idle"]:
             coming = p["states"]["spawning"]
+            # Without any worker in use, more of them would not help: those that start must become ready.
+            ready = sum(n for state, n in p["states"].items() if state not in ("spawning", "draining"))
+            kind, lacks = ("warm_empty", "warm") if ready else ("none_ready", "ready")
             yield _worry(
-                f"warm_empty:{name}", WARN, f"profile {name} has no warm worker ({_workers(coming)} starting)"
+                f"{kind}:{name}", WARN, f"profile {name} has no {lacks} worker ({_workers(coming)} starting)"
             )
         if p["headroom"]["running"] < p["headroom"]["wanted"]:
             text = "profile {}: {running} of {wanted} placeholders of its headroom are running"

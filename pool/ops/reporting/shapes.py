@@ -49,8 +49,8 @@ def worker(w: SeenWorker, at: datetime) -> dict[str, Any]:
     }
 
 
-def claim(c: Claim, at: datetime) -> dict[str, Any]:
-    """Return a claim's row."""
+def claim(c: Claim, at: datetime, origin: str | None = None) -> dict[str, Any]:
+    """Return a claim's row. `origin` is the program that holds it, as it names itself."""
     left = None if c.lease_expires_at is None else seconds(c.lease_expires_at - at)
     return {
         "id": c.id,
@@ -66,6 +66,7 @@ def claim(c: Claim, at: datetime) -> dict[str, Any]:
         "ended_at": maybe(c.ended_at),
         "ended_why": c.ended_why,
         "request_pk": c.request_pk,
+        "origin": origin,
     }
 
 
@@ -88,6 +89,7 @@ def request(r: Request, at: datetime) -> dict[str, Any]:
         "decided_at": maybe(r.decided_at),
         "replied_at": maybe(r.replied_at),
         "task_ids": [reply.task_id for reply in r.replies],
+        "origin": r.origin,
     }
 
 

@@ -12,6 +12,7 @@ from pool.core.contract import instant
 from pool.core.ids import OrgId, ProfileName
 from pool.core.periods import PERIODS_S
 from pool.core.planning import clamped_target
+from pool.core.profiles import settings_number
 from pool.core.records import Org, SeenWorker
 from pool.core.settings import Settings
 from pool.core.states import LIVE, State
@@ -67,6 +68,7 @@ class _Moment:
     overdue: Mapping[ProfileName, int]
     rollouts: Mapping[ProfileName, dict[str, Any] | None]
     headroom: Mapping[str, dict[str, int]]
+    outdated: Mapping[str, str]
     parked_overdue: int
     unprotected: int
     emptied_at: datetime | None
@@ -143,11 +145,26 @@ def _read(tx: Tx, settings: Settings) -> _Moment:
             name: {"wanted": p.headroom, "running": counted.get(observed_counts.placeholders_of(name), 0)}
             for name, p in settings.profiles.items()
         },
+        outdated=_outdated(settings, counted),
         parked_overdue=operator_queries.parked_overdue(tx, for_s=3 * PERIODS_S["reap"]),
         unprotected=counted.get("busy_unprotected_long", 0),
         emptied_at=observed_counts.broker_emptied_at(tx),
         forbidden=observed_counts.forbidden_within(tx, FORBIDDEN_WITHIN_S),
     )
+
+
+def _outdated(settings: Settings, counted: Mapping[str, int]) -> dict[str, str]:
+    """Return the profiles whose settings here are not those of the running pool, and how they differ."""
+    if not any(what.startswith(observed_counts.settings_of("")) for what in counted):
+        return {}  # no pass has run yet
+    found = {}
+    for name, profile in settings.profiles.items():
+        running = counted.get(observed_counts.settings_of(name))
+        if running is None:
+            found[name] = "is not known to the running pool"
+        elif running != settings_number(profile):
+            found[name] = "differs from the one that the running pool uses"
+    return found
 
 
 def _profile(m: _Moment, name: ProfileName) -> dict[str, Any]:
@@ -158,6 +175,7 @@ def _profile(m: _Moment, name: ProfileName) -> dict[str, Any]:
         "headroom": m.headroom.get(name, {"wanted": 0, "running": 0}),
         "surplus_overdue": max(0, m.overdue.get(name, 0) - (target or 0)),
         "rollout": m.rollouts.get(name),
+        "outdated": m.outdated.get(name),
         "trouble": None if broken is None else broken.why,
         "trouble_until": None if broken is None else maybe(broken.open_until),
     }

@@ -30,7 +30,9 @@ def _workers(store: Store, settings: Settings, wanted: ListFilter) -> Rows:  # n
 def _claims(store: Store, settings: Settings, wanted: ListFilter) -> Rows:  # noqa: ARG001
     with store.snapshot() as tx:
         at = now(tx)
-        return [claim(c, at) for c in operator_queries.live_claims(tx, org=wanted.org, limit=wanted.limit)]
+        found = operator_queries.live_claims(tx, org=wanted.org, limit=wanted.limit)
+        origins = operator_queries.origins(tx, [c.request_pk for c in found])
+        return [claim(c, at, origins.get(c.request_pk)) for c in found]
 
 
 def _requests(store: Store, settings: Settings, wanted: ListFilter) -> Rows:  # noqa: ARG001
