@@ -391,7 +391,8 @@ def values() -> Schema:
                     "Single sign-on by the headers of a trusted proxy",
                     userHeader=text("Header with the user's name. Empty: off", pattern="^[A-Za-z0-9-]*$"),
                     groupsHeader=text(
-                        "Header with the user's groups, separated by commas", pattern="^[A-Za-z0-9-]*$"
+                        "Name of the header with the user's groups, separated by commas",
+                        pattern="^[A-Za-z0-9-]*$",
                     ),
                     operators=names("Users who may act; all others may only view"),
                     operatorGroups=names("Groups whose users may act"),

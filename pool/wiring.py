@@ -54,7 +54,7 @@ class DroppingBroker:
 
     def reply(self, to: ReplyTo, answer: Mapping[str, Any]) -> None:  # noqa: ARG002
         """Raise, because this process delivers no answers. The next reap delivers it."""
-        raise Transient("this process does not deliver answers")
+        raise Transient("this process cannot deliver answers: only acquire, fleet, bind and pass workers can")
 
     def nudge(self, profile: ProfileName) -> None:
         """Drop the message."""

@@ -111,7 +111,7 @@ async def pass_body(length: int | None, source: asyncio.StreamReader, target: as
             break
         await _pass_bytes(size, source, target)
         if await _line(source) != b"\r\n":
-            raise BadHead("a chunk is longer than its length")
+            raise BadHead("a chunk has more bytes than its size line announces")
         target.write(b"\r\n")
     for _ in range(100):  # trailers
         line = await _line(source)

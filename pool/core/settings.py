@@ -34,7 +34,7 @@ class PoolSettings:
     )
     database_pooler: bool = _opt(
         default=False,
-        doc="Whether database_url leads to a pooler in transaction mode, such as PgBouncer.",
+        doc="Whether database_url points to a pooler in transaction mode, such as PgBouncer.",
     )
     database_connections: int = _opt(
         5,
@@ -61,7 +61,7 @@ class PoolSettings:
     )
     signed_requests: bool = _opt(
         default=False,
-        doc="Whether requests must be signed with an org key. If false, the caller may name any org.",
+        doc="Whether requests must be signed with an org key. If false, any caller may act for any org.",
     )
     signature_limit_s: int = _opt(
         900, "Longest validity of a signature, in seconds; nonces are remembered as long.", least=300
@@ -267,7 +267,7 @@ class KubernetesSettings:
     )
     pull_secrets: tuple[str, ...] = _opt((), "Secrets used to pull images.")
     worker_priority_class: str = _opt(
-        "", "PriorityClass of workers, with a value of 0 or more. Empty: the cluster's default."
+        "", "Name of the workers' PriorityClass; its value must be 0 or more. Empty: the cluster's default."
     )
     placeholder_priority_class: str = _opt(
         "warmpool-placeholder", "PriorityClass of headroom placeholders, with the value -10; it must exist."

@@ -69,7 +69,8 @@ def board(
     sso_groups_header: Annotated[
         str,
         typer.Option(
-            metavar="HEADER", help="Header of the trusted proxy with the user's groups, separated by commas."
+            metavar="HEADER",
+            help="Name of the header in which the trusted proxy sends the user's groups, separated by commas.",
         ),
     ] = "",
     sso_operator: Annotated[

@@ -80,7 +80,7 @@ def flower(
     """
     if not _is_loopback(host) and not any(os.environ.get(name) for name in _FLOWER_LOGINS):
         raise PoolError(
-            f"Flower on {host} needs a login, because it is not loopback: set {' or '.join(_FLOWER_LOGINS)}"
+            f"Flower on {host} can be reached from other machines, so it needs a login: set {' or '.join(_FLOWER_LOGINS)}"
         )
     _become(context, "flower", host, str(port), *(["look-only"] if look_only else []))
 

@@ -120,7 +120,7 @@ def set_warm(
             help="Number of workers to keep warm, or `configured` for the value in the configuration.",
         ),
     ],
-    why: Annotated[str, typer.Option("--why", help="Reason to write to the audit log.")] = "",
+    why: Annotated[str, typer.Option("--why", help="Reason to record in the audit entry.")] = "",
 ) -> None:
     """Set how many workers of a profile to keep warm.
 

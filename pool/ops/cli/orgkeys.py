@@ -46,7 +46,7 @@ def change_key(
             min=0, metavar="S", help="Time the previous key stays valid, in seconds; 0 makes it invalid now."
         ),
     ] = DAY_S,
-    why: Annotated[str, typer.Option("--why", help="Reason to write to the audit log.")] = "",
+    why: Annotated[str, typer.Option("--why", help="Reason to record in the audit entry.")] = "",
 ) -> None:
     """Create a new key for an org and print it.
 

@@ -69,7 +69,7 @@ def set_org(
         int | None,
         typer.Option(min=0, metavar="S", help="Time a released worker stays parked, in seconds."),
     ] = None,
-    why: Annotated[str, typer.Option("--why", help="Reason to write to the audit log.")] = "",
+    why: Annotated[str, typer.Option("--why", help="Reason to record in the audit entry.")] = "",
 ) -> None:
     """Create an org, or change some of its settings; options that are not given stay unchanged.
 

@@ -37,7 +37,7 @@ def list_orphans(
 def delete(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="Full name of the pod.")],
-    why: Annotated[str, typer.Option("--why", help="Reason to write to the audit log.")] = "",
+    why: Annotated[str, typer.Option("--why", help="Reason to record in the audit entry.")] = "",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Delete an orphaned pod that is kept because it does not answer.

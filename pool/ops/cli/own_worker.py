@@ -20,7 +20,12 @@ _PLAIN = {"allow_interspersed_args": False}
 def worker_proxy(
     command: Annotated[list[str], typer.Argument(metavar="-- CMD...", help="Program and its arguments.")],
     port: Annotated[
-        int, typer.Option(min=0, max=65_535, help="Port of the program; 0: a free one, in PORT.")
+        int,
+        typer.Option(
+            min=0,
+            max=65_535,
+            help="Port that the program must listen on, passed to it in PORT. 0: a free port.",
+        ),
     ] = 0,
     connections: Annotated[int, typer.Option(min=1, help="Most requests at the same time.")] = 256,
 ) -> None:
