@@ -15,9 +15,10 @@ PODS ?= local
 SERVERS ?= single
 # Each job has its own cluster.
 KUBE_JOBS ?= 2
+MINORS ?= 12 13 14
 
 .DEFAULT_GOAL := help
-.PHONY: help venv up check test lint format bench bench-quick race fairness chaos soak drill proof mutants random-mutants test-kube test-node test-dist lock release sbom audit clean
+.PHONY: help venv up check unit test test-pythons lint format bench bench-quick race fairness chaos soak drill proof mutants random-mutants test-kube test-node test-dist lock release sbom audit clean
 .DELETE_ON_ERROR:
 
 help: ## print this
@@ -42,10 +43,24 @@ up: $(STAMP) ## start everything on this machine: broker, database, workers
 	@$(BIN)/warmpool up
 
 # Bytecode is kept in any shell: compiling the tests takes a runner longer than importing them.
-check test test-dist test-kube test-node: export PYTHONDONTWRITEBYTECODE :=
+check unit test test-pythons test-dist test-kube test-node: export PYTHONDONTWRITEBYTECODE :=
 
-check: lint ## lint, and the unit tests with a tenth of their examples: for every commit, half a minute at most
+check: ## lint, and the unit tests with a tenth of their examples: for every commit, 20 s at most
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync lint unit
+
+unit: $(STAMP)
 	@echo "make: unit tests" && WARMPOOL_TEST_QUICK=1 $(BIN)/python -m pytest -q -o timeout_method=signal tests/unit
+
+# Each Python has its own environment in build/. One that is not installed is left out.
+test-pythons: ## run the unit tests and the client's tests on every newer Python that is installed
+	@for minor in $(MINORS); do \
+		found=$$(command -v python3.$$minor) && $$found -c '' 2>/dev/null || \
+			found=$$(ls -d $$HOME/.pyenv/versions/3.$$minor.*/bin/python 2>/dev/null | tail -n 1); \
+		test -n "$$found" || { echo "make: no python3.$$minor: its tests are left out"; continue; }; \
+		echo "make: $$($$found --version)"; \
+		$(MAKE) --no-print-directory venv VENV=build/python3.$$minor PYTHON=$$found && \
+		build/python3.$$minor/bin/python -m pytest -q tests/unit tests/integration/test_client_wheel.py tests/integration/test_client_wire.py || exit 1; \
+	done
 
 test: $(STAMP) ## run the tests that need only this machine (TESTS=tests/unit for a part)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder --durations=15 --durations-min=10 $(TESTS) --ignore=tests/kube --ignore=tests/node --ignore=tests/dist

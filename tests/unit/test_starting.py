@@ -22,7 +22,7 @@ def collector() -> Iterator[None]:
 
 @pytest.mark.usefixtures("collector")
 def test_a_started_process_freezes_its_objects_and_collects_garbage() -> None:
-    assert gc.get_freeze_count() == 0
+    before = gc.get_freeze_count()  # Python 3.12 starts with some
     component._freeze_garbage_collection()
     assert gc.isenabled()
-    assert gc.get_freeze_count() > 1000
+    assert gc.get_freeze_count() > before + 1000
