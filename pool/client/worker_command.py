@@ -137,7 +137,9 @@ def _parser() -> argparse.ArgumentParser:
     proxy.add_argument("--connections", type=int, default=256, help="most requests at the same time")
     proxy.usage = "python -m warmpool.worker proxy [--port N] [--connections N] -- CMD [ARGUMENT ...]"
     check = verbs.add_parser("check", help="check a worker", description=CHECK_HELP, formatter_class=plain)
-    check.add_argument("url", nargs="?", default="", help="address of a running worker")
+    check.add_argument(
+        "url", nargs="?", default="", help="address of a running worker, such as http://127.0.0.1:8000"
+    )
     check.add_argument("--key-file", type=Path, help="file with the key of the running worker, in hex")
     check.add_argument("--path", default="/", help="a path that the program serves to its holder")
     check.add_argument("--readiness-path", default="/healthz", help="readiness_path of the profile")

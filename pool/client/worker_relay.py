@@ -133,7 +133,7 @@ async def _pass_bytes(count: int, source: asyncio.StreamReader, target: asyncio.
     while count > 0:
         piece = await source.read(min(count, _PIECE_BYTES))
         if not piece:
-            raise BadHead("the connection ended inside the body")
+            raise BadHead("the connection closed before the whole body had arrived")
         count -= len(piece)
         target.write(piece)
         await target.drain()
@@ -143,7 +143,7 @@ async def _line(source: asyncio.StreamReader) -> bytes:
     try:
         line = await source.readuntil(b"\r\n")
     except (asyncio.LimitOverrunError, asyncio.IncompleteReadError) as exc:
-        raise BadHead("the connection ended inside the body") from exc
+        raise BadHead("the connection closed before the whole body had arrived") from exc
     if len(line) > _MOST_CHUNK_LINE_BYTES:
         raise BadHead("a line of a chunked body is too long")
     return line

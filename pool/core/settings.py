@@ -160,7 +160,7 @@ class PoolSettings:
     )
     metrics_port: int = _opt(
         0,
-        "Port for the metrics of each process; 0 means none. `warmpool up` picks free ports.",
+        "Port on which each process serves its metrics; 0 means none. `warmpool up` picks free ports instead.",
         least=0,
         most=65_535,
     )
@@ -213,7 +213,8 @@ class Profile:
         None, "Longest activation for this profile, in seconds; overrides [pool].", least=1
     )
     probe_path: str = _opt(
-        "", "Path of a GET probe that must answer 2xx, also in use. Empty: only the driver reports health."
+        "",
+        "Path of a GET probe that must answer 2xx, also during a claim. Empty: only the driver reports health.",
     )
     grace_s: int = _opt(
         600,
@@ -257,7 +258,10 @@ class KubernetesSettings:
     )
     context: str = _opt("", "Context of the kubeconfig. Empty: its current context.")
     qps: int = _opt(
-        50, "Maximum sustained rate of API calls of one process, per second.", least=1, most=10_000
+        50,
+        "Maximum sustained rate of calls to the API server from one process, per second.",
+        least=1,
+        most=10_000,
     )
     burst: int = _opt(100, "Maximum number of API calls in a burst.", least=1, most=10_000)
     relist_s: int = _opt(300, "Interval at which the pod cache lists all pods again, in seconds.", least=10)

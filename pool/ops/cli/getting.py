@@ -55,7 +55,7 @@ def get(
     context: typer.Context,
     kind: Annotated[Listable, typer.Argument(help="What to list.")],
     org: Annotated[str, typer.Option(help="Only rows of this org.")] = "",
-    profile: Annotated[str, typer.Option(help="Only workers or profiles with this profile name.")] = "",
+    profile: Annotated[str, typer.Option(help="Only workers of this profile, or only this profile.")] = "",
     node: Annotated[str, typer.Option(help="Only workers on this node.")] = "",
     state: Annotated[
         list[State] | None,

@@ -33,7 +33,9 @@ def exporter(
             help=f"Port to listen on; default: metrics_port, or {DEFAULT_PORT} if it is not set.",
         ),
     ] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on; default: metrics_host.")] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on; default: the setting metrics_host.")
+    ] = None,
 ) -> None:
     """Serve metrics of the database at /metrics, in the foreground: workers by state, waiting
     requests, orgs, passes, cost of idle workers.

@@ -81,7 +81,10 @@ def simulate(
         ),
     ] = 10.0,
     activation: Annotated[
-        float, typer.Option(metavar="S", min=0, help="Time to activate a warm worker for an org, in seconds.")
+        float,
+        typer.Option(
+            metavar="S", min=0, help="Assumed duration of an activation of a warm worker, in seconds."
+        ),
     ] = 0.0,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write a plot (PNG, SVG or PDF) to this file.")
