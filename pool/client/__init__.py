@@ -25,8 +25,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pool.client.aio import AsyncPool, AsyncWorker
-    from pool.client.blocking import Pool, Worker
+    from pool.client.aio import AsyncPool, AsyncWorker, AsyncWorkers
+    from pool.client.blocking import Pool, Worker, Workers
     from pool.client.errors import (
         AnswerOverdue,
         BrokerDenied,
@@ -49,6 +49,7 @@ __all__ = [
     "AnswerOverdue",
     "AsyncPool",
     "AsyncWorker",
+    "AsyncWorkers",
     "BrokerDenied",
     "BrokerDown",
     "CancelOutcome",
@@ -66,12 +67,13 @@ __all__ = [
     "Transient",
     "Worker",
     "WorkerSource",
+    "Workers",
 ]
 
 # Imported at first use: a worker, the pytest plugin and a service with asyncio each need a part.
 _MODULES = {
-    "pool.client.aio": ("AsyncPool", "AsyncWorker"),
-    "pool.client.blocking": ("Pool", "Worker"),
+    "pool.client.aio": ("AsyncPool", "AsyncWorker", "AsyncWorkers"),
+    "pool.client.blocking": ("Pool", "Worker", "Workers"),
     "pool.client.errors": (
         *(
             "AnswerOverdue",

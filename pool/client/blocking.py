@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Self, cast
+from typing import TYPE_CHECKING, Self, TypeVar, Unpack, cast
 
-from pool.client import calls
+from pool.client import calls, http_calls, running
+from pool.client.calls import Limits
 from pool.client.core import log
 from pool.client.credentials import key_source
 from pool.client.defaults import broker_url
@@ -23,6 +25,11 @@ from pool.client.session import Session
 from pool.core.errors import PoolError
 from pool.core.literals import CancelOutcome, ReleaseCondition, ReleaseOutcome
 from pool.core.states import Condition
+
+if TYPE_CHECKING:
+    import requests
+
+T = TypeVar("T")
 
 
 class Pool:
@@ -65,7 +72,7 @@ class Pool:
         atexit.register(self._at_exit)
         weakref.finalize(self, _orphan, self._sessions, self._at_exit).atexit = False
 
-    def acquire(
+    def acquire(  # noqa: PLR0913 - the arguments of the task
         self,
         org: str | None = None,
         profile: str = "default",
@@ -74,27 +81,79 @@ class Pool:
         lease_s: float = calls.LEASE_S,
         ttl_s: float | None = None,
         request_id: str | None = None,
+        traceparent: str | None = None,
     ) -> Worker:
         """Return a worker, by default for the org of the key. Raise `Refused`, or `BrokerDown` or `AnswerOverdue` if there is no answer.
 
         If the caller leaves early (timeout, Ctrl-C), the request is cancelled. If it was granted
         nevertheless, the claim is released.
+
+        `traceparent` is the trace of the request (W3C Trace Context), by default that of the current
+        OpenTelemetry span.
         """
-        arguments = calls.acquire_arguments(
+        call = calls.acquiring(
             org_or_default(org, self._source),
             profile,
             request_id,
+            grace_s=self._grace_s,
             wait_s=wait_s,
             lease_s=lease_s,
             ttl_s=ttl_s,
+            traceparent=traceparent,
         )
         session = self._session()
+        return session.call(call, self._taking(session, lease_s, call.traceparent))
 
-        def take(result: object) -> Worker:
-            lease = HeldLease(calls.granted(result), lease_s=lease_s, signal=threading.Event())
-            return Worker(self, session.core.leases.hold(lease, session.now()))
+    def acquire_many(
+        self,
+        org: str | None = None,
+        profile: str = "default",
+        *,
+        count: int,
+        **limits: Unpack[Limits],
+    ) -> Workers:
+        """Return `count` workers (1 to 100), or none: if one is refused, the others are released and
+        `Refused` is raised. `limits` are wait_s, lease_s, ttl_s and traceparent, as in `acquire`.
 
-        return session.call(calls.acquire(arguments, grace_s=self._grace_s), take)
+        These are `count` requests, sent together: each counts against the caps and waits by itself.
+        """
+        org = org_or_default(org, self._source)
+        together = [
+            calls.acquiring(org, profile, grace_s=self._grace_s, **limits)
+            for _ in range(calls.number_of(count))
+        ]
+        session, lease_s = self._session(), limits.get("lease_s", calls.LEASE_S)
+        take = self._taking(session, lease_s, together[0].traceparent)
+        return Workers.of(self, session.call_all(together, take))
+
+    def run(
+        self,
+        fn: Callable[[Worker], T],
+        org: str | None = None,
+        profile: str = "default",
+        *,
+        idempotent: bool = False,
+        attempts: int = running.ATTEMPTS,
+        **limits: Unpack[Limits],
+    ) -> T:
+        """Return `fn(worker)`, run with a worker that is released afterwards. `limits` are those of `acquire_many`.
+
+        If `fn` raises and its claim was lost, the error is `ClaimLost`. With `idempotent=True`, which
+        says that running `fn` twice is safe, it is instead run again on a new worker, up to
+        `attempts` times in all. Other errors of `fn` are raised as they are, and never retried.
+        """
+        for left in reversed(range(running.attempts_of(attempts, idempotent=idempotent))):
+            with self.acquire(org, profile, **limits) as worker:
+                try:
+                    return fn(worker)
+                except Exception as error:
+                    if not self._is_lost(worker, error, may_run_again=idempotent):
+                        raise
+                    lost = running.loss(worker, error)
+            if not left:
+                raise lost
+            log.info("run_again claim=%s cause=%s attempts_left=%d", worker.claim_id, worker.cause, left)
+        raise AssertionError("unreachable")
 
     def release(
         self, claim_id: str, condition: ReleaseCondition | Condition = Condition.CLEAN
@@ -136,6 +195,15 @@ class Pool:
         """Return whether this pool renews that claim in this process."""
         return self._session().core.leases.holds(claim_id)
 
+    def release_held(self, claim_ids: Collection[str]) -> None:
+        """Release those of these claims that this pool still holds, all at once. Failures are only logged."""
+        session = self._session()
+        together = session.core.give_back(session.core.leases.among(claim_ids))
+        try:
+            session.call_all(together, calls.released)
+        except PoolError as trouble:
+            log.warning("release_unanswered claims=%d error=%s", len(together), trouble)
+
     def close(self) -> None:
         """Stop both threads. Release the claims still held, without waiting for the answer.
 
@@ -155,6 +223,24 @@ class Pool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _taking(self, session: Session, lease_s: float, traceparent: str) -> Callable[[object], Worker]:
+        def take(result: object) -> Worker:
+            grant, signal = calls.granted(result), threading.Event()
+            lease = HeldLease(grant, lease_s=lease_s, signal=signal, traceparent=traceparent)
+            return Worker(self, session.core.leases.hold(lease, session.now()))
+
+        return take
+
+    def _is_lost(self, worker: Worker, error: Exception, *, may_run_again: bool) -> bool:
+        """Return whether the claim has ended. The server is asked, if it has not reported it yet."""
+        for pause_s in running.looks(error, worker, may_run_again=may_run_again):
+            if worker.wait_lost(pause_s) or not self.holds(worker.claim_id):
+                break
+            with contextlib.suppress(PoolError):
+                session = self._session()
+                session.call(calls.renew([worker.claim_id], patience_s=calls.BRIEF_S), session.core.renewed)
+        return worker.lost
 
     def _new_session(self) -> Session:
         key = None if self._source is None else self._source()
@@ -187,6 +273,14 @@ class Worker(HeldClaim):
         """Release the worker: return "released", "already_released" or "unknown_claim"."""
         return self._pool.release(self.claim_id, self._giving_back(condition))
 
+    def session(self) -> requests.Session:
+        """Return a `requests.Session` for this worker: paths are relative to its address, and each
+        request proves the claim, or raises `ClaimLost` if it has ended.
+
+        Raise `ImportError` if the package requests is not installed.
+        """
+        return http_calls.session(self)
+
     def let_go(self) -> dict[str, object]:
         """Stop renewing the claim without releasing it, and return it for `Pool.adopt`.
 
@@ -213,6 +307,27 @@ class Worker(HeldClaim):
                 self.release()
         except PoolError as trouble:
             log.warning("release_unanswered claim=%s error=%s", self.claim_id, trouble)
+
+
+class Workers(tuple[Worker, ...]):
+    """Workers that were acquired together. As a context manager they are released together on exit."""
+
+    _pool: Pool
+
+    @classmethod
+    def of(cls, pool: Pool, workers: Iterable[Worker]) -> Self:
+        made = cls(workers)
+        made._pool = pool
+        return made
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(PoolClosed):
+            self._pool.release_held([worker.claim_id for worker in self])
 
 
 def _close_at_exit(pool: weakref.ref[Pool]) -> None:
