@@ -231,7 +231,7 @@ class AsyncPool:
         return take
 
     async def _is_lost(self, worker: AsyncWorker, error: Exception, *, may_run_again: bool) -> bool:
-        """Return whether the claim has ended. The server is asked, if it has not reported it yet."""
+        """Return whether the claim has ended. A renewal finds out, if it is not reported yet."""
         for pause_s in running.looks(error, worker, may_run_again=may_run_again):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):

@@ -136,9 +136,9 @@ class Pool:
     ) -> T:
         """Return `fn(worker)`, run with a worker that is released afterwards. `limits` are those of `acquire_many`.
 
-        If `fn` raises and its claim was lost, the error is `ClaimLost`. With `idempotent=True`, which
-        says that running `fn` twice is safe, it is instead run again on a new worker, up to
-        `attempts` times in all. Other errors of `fn` are raised as they are, and never retried.
+        If `fn` raises and its claim was lost, the error is `ClaimLost`. With `idempotent=True` (it is
+        safe to run `fn` twice) it is instead run again on a new worker, up to `attempts` times in
+        all. Other errors of `fn` are raised as they are, and never retried.
         """
         for left in reversed(range(running.attempts_of(attempts, idempotent=idempotent))):
             with self.acquire(org, profile, **limits) as worker:
@@ -231,7 +231,7 @@ class Pool:
         return take
 
     def _is_lost(self, worker: Worker, error: Exception, *, may_run_again: bool) -> bool:
-        """Return whether the claim has ended. The server is asked, if it has not reported it yet."""
+        """Return whether the claim has ended. A renewal finds out, if it is not reported yet."""
         for pause_s in running.looks(error, worker, may_run_again=may_run_again):
             if worker.wait_lost(pause_s) or not self.holds(worker.claim_id):
                 break

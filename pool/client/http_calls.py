@@ -28,7 +28,7 @@ class ClaimHeaders(dict[str, str]):
         return request
 
 
-class Holder(Protocol):
+class ClaimedWorker(Protocol):
     """A worker as seen by its holder. Both attributes raise `ClaimLost` if the claim has ended."""
 
     @property
@@ -38,7 +38,7 @@ class Holder(Protocol):
     def auth(self) -> ClaimHeaders: ...
 
 
-def session(holder: Holder) -> requests.Session:
+def session(holder: ClaimedWorker) -> requests.Session:
     """Return a `requests.Session` for one worker. Raise `ImportError` if requests is not installed."""
     try:
         import requests

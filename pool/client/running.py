@@ -23,7 +23,7 @@ def attempts_of(attempts: object, *, idempotent: bool) -> int:
 
 
 def looks(error: Exception, claim: HeldClaim, *, may_run_again: bool) -> Iterator[float]:
-    """Yield the pause before each time that the server is asked whether the claim has ended."""
+    """Yield the pause before each time that the server is queried whether the claim has ended."""
     if claim.lost or not may_run_again:
         return
     yield 0.0
@@ -32,7 +32,7 @@ def looks(error: Exception, claim: HeldClaim, *, may_run_again: bool) -> Iterato
 
 
 def loss(claim: HeldClaim, error: Exception) -> ClaimLost:
-    """Return the error of a run whose claim was lost: its own if that says so already."""
+    """Return the error of a run whose claim was lost: its own if that is a `ClaimLost` of this claim."""
     if isinstance(error, ClaimLost) and error.claim_id == claim.claim_id:
         return error
     lost = ClaimLost(claim.claim_id, claim.cause or "")

@@ -17,7 +17,7 @@ from pool.client import ClaimLost
 from pool.client.testing import FakePool, FakeServer
 
 
-class Echo(BaseHTTPRequestHandler):
+class HeaderEcho(BaseHTTPRequestHandler):
     """Answers with the path and the headers of the request, or redirects to another server."""
 
     other = ""
@@ -40,7 +40,7 @@ class Echo(BaseHTTPRequestHandler):
 
 
 def _serving() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Echo) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), HeaderEcho) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
@@ -75,7 +75,7 @@ def test_a_session_proves_the_claim_at_paths_of_the_worker(pool: FakePool, at_wo
 def test_no_other_address_gets_the_proof(
     pool: FakePool, at_other: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Echo, "other", at_other)
+    monkeypatch.setattr(HeaderEcho, "other", at_other)
     with pool.acquire("acme") as worker, worker.session() as http:
         for url in (f"{at_other}/echo", "/elsewhere"):
             answer = http.get(url, timeout=10)
@@ -86,7 +86,7 @@ def test_no_other_address_gets_the_proof(
 def test_a_netrc_does_not_replace_the_proof(
     pool: FakePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "netrc").write_text("machine 127.0.0.1 login somebody password secret\n")
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login other password secret\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     with pool.acquire("acme") as worker, worker.session() as http:
         assert http.get("/", timeout=10).json()["authorization"] == worker.auth["Authorization"]
@@ -103,7 +103,9 @@ def test_a_session_whose_claim_has_ended_sends_nothing(pool: FakePool) -> None:
             http.get("/", timeout=10)
 
 
-def test_without_requests_a_sentence_says_what_to_do(pool: FakePool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_requests_the_error_names_the_package(
+    pool: FakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "requests", None)
     with (
         pool.acquire("acme") as worker,

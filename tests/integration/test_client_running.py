@@ -71,7 +71,7 @@ def test_a_loss_of_another_claim_is_an_error_of_the_function(fake_pool: FakePool
     assert fake_pool.server.held == []
 
 
-def test_a_loss_that_the_server_has_not_reported_yet_is_asked_for(fake_pool: FakePool) -> None:
+def test_an_unreported_loss_is_found_by_a_renewal(fake_pool: FakePool) -> None:
     ran: list[str] = []
 
     def loses_silently(worker: Worker) -> str:
