@@ -201,7 +201,8 @@ class AsyncPool:
         session = self._session()
         together = session.core.give_back(session.core.leases.among(claim_ids))
         try:
-            await session.call_all(together, calls.released)
+            if together:
+                await session.call_all(together, calls.released)
         except PoolError as trouble:
             log.warning("release_unanswered claims=%d error=%s", len(together), trouble)
 
@@ -236,11 +237,13 @@ class AsyncPool:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await worker.wait_lost()
-            if worker.lost or not self.holds(worker.claim_id):
+            try:
+                if worker.lost or not self.holds(worker.claim_id):
+                    break
+                session = self._session()
+                await session.call(running.question(worker), session.core.renewed)
+            except PoolError:  # the server cannot be reached, so nothing is known
                 break
-            with contextlib.suppress(PoolError):
-                session, renewal = self._session(), calls.renew([worker.claim_id], patience_s=calls.BRIEF_S)
-                await session.call(renewal, session.core.renewed)
         return worker.lost
 
     def _session(self) -> AsyncSession:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import threading
 import weakref
@@ -198,7 +197,8 @@ class Pool:
         session = self._session()
         together = session.core.give_back(session.core.leases.among(claim_ids))
         try:
-            session.call_all(together, calls.released)
+            if together:
+                session.call_all(together, calls.released)
         except PoolError as trouble:
             log.warning("release_unanswered claims=%d error=%s", len(together), trouble)
 
@@ -233,11 +233,13 @@ class Pool:
     def _is_lost(self, worker: Worker, error: Exception, *, may_run_again: bool) -> bool:
         """Return whether the claim has ended. A renewal finds out, if it is not reported yet."""
         for pause_s in running.looks(error, worker, may_run_again=may_run_again):
-            if worker.wait_lost(pause_s) or not self.holds(worker.claim_id):
-                break
-            with contextlib.suppress(PoolError):
+            try:
+                if worker.wait_lost(pause_s) or not self.holds(worker.claim_id):
+                    break
                 session = self._session()
-                session.call(calls.renew([worker.claim_id], patience_s=calls.BRIEF_S), session.core.renewed)
+                session.call(running.question(worker), session.core.renewed)
+            except PoolError:  # the server cannot be reached, so nothing is known
+                break
         return worker.lost
 
     def _new_session(self) -> Session:

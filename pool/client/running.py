@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import repeat
 
+from pool.client.calls import PendingCall, renew
 from pool.client.errors import ClaimLost
 from pool.client.leases import HeldClaim
 from pool.core.errors import InvalidInput
@@ -13,6 +14,7 @@ ATTEMPTS = 3
 # The pool learns of a dead pod within seconds. A broken connection may be the first sign of it.
 _LOOK_EVERY_S = 0.5
 _LOOKS = 10
+_PATIENCE_S = 2.0
 
 
 def attempts_of(attempts: object, *, idempotent: bool) -> int:
@@ -29,6 +31,11 @@ def looks(error: Exception, claim: HeldClaim, *, may_run_again: bool) -> Iterato
     yield 0.0
     if _is_broken_connection(error):
         yield from repeat(_LOOK_EVERY_S, _LOOKS)
+
+
+def question(claim: HeldClaim) -> PendingCall:
+    """Return the call that shows whether the claim has ended."""
+    return renew([claim.claim_id], patience_s=_PATIENCE_S)
 
 
 def loss(claim: HeldClaim, error: Exception) -> ClaimLost:

@@ -22,7 +22,7 @@ from pool.client.testing import FakeAsyncPool, FakePool, FakeServer
 from pool.core.ids import OrgId
 from pool.core.settings import OrgDefaults
 from pool.store import connect, orgs
-from tests.contracts.client import ClientContract, Loop
+from tests.contracts.client import TRACE, ClientContract, Loop
 
 LONG = pytest.mark.skipif(
     os.environ.get("WARMPOOL_TEST_LONG") != "1", reason="the same server again, with WARMPOOL_TEST_LONG=1"
@@ -113,7 +113,7 @@ def test_a_call_to_a_worker_is_in_the_trace_of_its_caller(warmpool_pool: RealPoo
 
 
 @pytest.mark.xdist_group("warmpool_pool")
-def test_a_malformed_trace_changes_nothing_for_its_caller(warmpool_pool: RealPool) -> None:  # noqa: F811
+def test_a_celery_app_sends_a_trace_and_a_malformed_one_changes_nothing(warmpool_pool: RealPool) -> None:  # noqa: F811
     with Celery(broker=warmpool_pool.url, backend=warmpool_pool.url) as app, Pool(warmpool_pool.url) as pool:
         for wrong in ("not a trace", 7, ["x" * 1000]):
             result = app.send_task(
@@ -123,6 +123,14 @@ def test_a_malformed_trace_changes_nothing_for_its_caller(warmpool_pool: RealPoo
                 headers={"traceparent": wrong},
             ).get(timeout=90)
             assert pool.adopt(result).release() == "released"
+        result = app.send_task(
+            "pool.acquire",
+            kwargs={"org": "acme", "wait_s": 60, "request_id": "r-celery"},
+            queue="acquire",
+            headers={"traceparent": TRACE},
+        ).get(timeout=90)
+        assert f"traceparent  {TRACE}" in warmpool_pool.run("explain", "r-celery")
+        assert pool.adopt(result).release() == "released"
         backend: Any = app.backend
         backend.result_consumer.stop()
     assert _skipped_traces(warmpool_pool) == 3

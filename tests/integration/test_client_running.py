@@ -86,6 +86,19 @@ def test_an_unreported_loss_is_found_by_a_renewal(fake_pool: FakePool) -> None:
     assert fake_pool.run(loses_silently, "acme", idempotent=True) == "done"
 
 
+@pytest.mark.parametrize("away", ["closed", "down"])
+def test_an_error_of_the_function_is_raised_though_the_pool_is_away(fake_pool: FakePool, away: str) -> None:
+    def fails(worker: Worker) -> None:
+        if away == "closed":
+            fake_pool.close()
+        else:
+            fake_pool.server.go_down()
+        raise ConnectionResetError("the network")
+
+    with pytest.raises(ConnectionResetError):
+        fake_pool.run(fails, "acme", idempotent=True)
+
+
 def test_a_refusal_and_a_misspelt_argument_are_raised_before_the_function_runs(fake_pool: FakePool) -> None:
     fake_pool.server.refuse("org_cap")
     with pytest.raises(Refused, match="org_cap"):

@@ -196,6 +196,36 @@ class TestAgainstCelery:
             with pytest.raises(ClaimLost, match="released here"):
                 _ = worker.auth
 
+    def test_several_workers_are_released_once_and_as_the_holder_chose(
+        self, service: StandIn, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with Pool(service.url) as pool:
+            with pool.acquire_many("acme", count=3) as workers:
+                first, second, third = workers
+                assert first.release() == "released"
+                second.taint()
+            ends = [service.claim(worker.claim_id) for worker in (first, second, third)]
+            assert ends == ["clean", "tainted", "clean"]
+            with pool.acquire_many("acme", count=2) as workers:
+                assert [worker.release() for worker in workers] == ["released"] * 2
+        assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
+
+    def test_several_workers_are_released_with_asyncio(
+        self, service: StandIn, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def scenario() -> list[str | None]:
+            async with AsyncPool(service.url) as pool:
+                async with pool.acquire_many("acme", count=3) as workers:
+                    assert len({worker.token for worker in workers}) == 3
+                    await workers[0].release()
+                async with pool.acquire_many("acme", count=2) as others:
+                    for worker in others:
+                        await worker.release()
+                return [service.claim(worker.claim_id) for worker in (*workers, *others)]
+
+        assert asyncio.run(scenario()) == ["clean"] * 5
+        assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
+
     def test_a_tainted_worker_is_released_as_tainted(self, service: StandIn) -> None:
         with Pool(service.url) as pool:
             with pool.acquire("acme") as worker:
