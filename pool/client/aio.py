@@ -242,7 +242,7 @@ class AsyncPool:
                     break
                 session = self._session()
                 await session.call(running.question(worker), session.core.renewed)
-            except PoolError:  # the server cannot be reached, so nothing is known
+            except PoolError:  # the server cannot be reached: it stays an error of `fn`
                 break
         return worker.lost
 

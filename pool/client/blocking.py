@@ -238,7 +238,7 @@ class Pool:
                     break
                 session = self._session()
                 session.call(running.question(worker), session.core.renewed)
-            except PoolError:  # the server cannot be reached, so nothing is known
+            except PoolError:  # the server cannot be reached: it stays an error of `fn`
                 break
         return worker.lost
 
