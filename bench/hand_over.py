@@ -15,7 +15,7 @@ from bench.lanes import LONG_S, SETTLE_S, BenchLane, lanes
 from bench.measuring import BenchReport, Effort, Subject, interleaved
 from bench.populating import askers
 from bench.waiters import Waiters
-from pool.client.aio import AsyncWorker
+from pool.client.aio_held import AsyncWorker
 from tests.support.waiting import eventually
 
 # A p99 needs many calls per round.

@@ -11,7 +11,8 @@ from collections.abc import Coroutine
 from typing import Any, Self, TypeVar
 
 from bench.lanes import LONG_S
-from pool.client.aio import AsyncPool, AsyncWorker
+from pool.client.aio import AsyncPool
+from pool.client.aio_held import AsyncWorker
 from pool.core.errors import PoolError
 
 T = TypeVar("T")

@@ -40,6 +40,9 @@ def main() -> int:
             with pool.acquire("acme", profile="default", wait_s=30) as worker:
                 print(f"got {worker.worker_id} at epoch {worker.epoch}, source {worker.source}")
                 print(f"it answers {ask(worker, 'hello')}")
+            # Safe to run twice: if the worker is lost meanwhile, it runs again on another one.
+            answer = pool.run(lambda worker: ask(worker, "hello again"), "acme", idempotent=True, wait_s=30)
+            print(f"worker {answer['worker']} answers {answer['body']!r}")
         except Refused as no:
             print(f"refused, {no.reason}: {no.detail}; try again in {no.retry_after_s} s", file=sys.stderr)
             return 1

@@ -25,8 +25,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pool.client.aio import AsyncPool, AsyncWorker
-    from pool.client.blocking import Pool, Worker
+    from pool.client.aio import AsyncPool
+    from pool.client.aio_held import AsyncWorker, AsyncWorkers
+    from pool.client.blocking import Pool
     from pool.client.errors import (
         AnswerOverdue,
         BrokerDenied,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         PoolClosed,
         TaskFailed,
     )
+    from pool.client.held import Worker, Workers
     from pool.core.errors import InvalidInput, PoolError, Refused, Transient
     from pool.core.literals import (
         CancelOutcome,
@@ -49,6 +51,7 @@ __all__ = [
     "AnswerOverdue",
     "AsyncPool",
     "AsyncWorker",
+    "AsyncWorkers",
     "BrokerDenied",
     "BrokerDown",
     "CancelOutcome",
@@ -66,12 +69,14 @@ __all__ = [
     "Transient",
     "Worker",
     "WorkerSource",
+    "Workers",
 ]
 
 # Imported at first use: a worker, the pytest plugin and a service with asyncio each need a part.
 _MODULES = {
-    "pool.client.aio": ("AsyncPool", "AsyncWorker"),
-    "pool.client.blocking": ("Pool", "Worker"),
+    "pool.client.aio": ("AsyncPool",),
+    "pool.client.aio_held": ("AsyncWorker", "AsyncWorkers"),
+    "pool.client.blocking": ("Pool",),
     "pool.client.errors": (
         *(
             "AnswerOverdue",
@@ -83,6 +88,7 @@ _MODULES = {
             "TaskFailed",
         ),
     ),
+    "pool.client.held": ("Worker", "Workers"),
     "pool.core.errors": ("InvalidInput", "PoolError", "Refused", "Transient"),
     "pool.core.literals": (
         *("CancelOutcome", "RefusalReason", "ReleaseCondition", "ReleaseOutcome", "WorkerSource"),

@@ -1,25 +1,30 @@
-"""`AsyncPool` and `AsyncWorker`: the client for asyncio."""
+"""`AsyncPool`: the client for asyncio."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Mapping
+import contextlib
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from importlib import import_module
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Self, TypeVar, Unpack
 
-from pool.client import calls
+from pool.client import calls, running
+from pool.client.aio_held import Acquiring, AsyncWorker, AsyncWorkers
 from pool.client.aio_session import AsyncSession
+from pool.client.calls import Limits
 from pool.client.core import log
 from pool.client.credentials import key_source
 from pool.client.defaults import broker_url
 from pool.client.defaults import org as org_or_default
 from pool.client.errors import PoolClosed
 from pool.client.identity import identity, named
-from pool.client.leases import HeldClaim, HeldLease
+from pool.client.leases import HeldLease
 from pool.core.errors import PoolError
 from pool.core.literals import CancelOutcome, ReleaseCondition, ReleaseOutcome
 from pool.core.states import Condition
+
+T = TypeVar("T")
 
 
 class AsyncPool:
@@ -61,7 +66,7 @@ class AsyncPool:
 
         connecting.pool(self._url)  # it opens no connection; an invalid URL is refused here
 
-    def acquire(
+    def acquire(  # noqa: PLR0913 - the arguments of the task
         self,
         org: str | None = None,
         profile: str = "default",
@@ -70,33 +75,84 @@ class AsyncPool:
         lease_s: float = calls.LEASE_S,
         ttl_s: float | None = None,
         request_id: str | None = None,
-    ) -> Acquiring:
+        traceparent: str | None = None,
+    ) -> Acquiring[AsyncWorker]:
         """Return an acquire to await or to enter with `async with`; it yields a worker or raises `Refused`.
 
-        The default org is that of the key.
+        The default org is that of the key, the default `traceparent` that of the current
+        OpenTelemetry span.
 
         If it is cancelled, its request is cancelled, and a claim that was granted meanwhile is
         released.
         """
-        arguments = calls.acquire_arguments(
+        call = calls.acquiring(
             org_or_default(org, self._source),
             profile,
             request_id,
+            grace_s=self._grace_s,
             wait_s=wait_s,
             lease_s=lease_s,
             ttl_s=ttl_s,
+            traceparent=traceparent,
         )
 
         async def acquired() -> AsyncWorker:
             session = self._session()
-
-            def take(result: object) -> AsyncWorker:
-                lease = HeldLease(calls.granted(result), lease_s=lease_s, signal=asyncio.Event())
-                return AsyncWorker(self, session.core.leases.hold(lease, session.now()))
-
-            return await session.call(calls.acquire(arguments, grace_s=self._grace_s), take)
+            return await session.call(call, self._taking(session, lease_s, call.traceparent))
 
         return Acquiring(acquired)
+
+    def acquire_many(
+        self,
+        org: str | None = None,
+        profile: str = "default",
+        *,
+        count: int,
+        **limits: Unpack[Limits],
+    ) -> Acquiring[AsyncWorkers]:
+        """Return an acquire of `count` workers together, to await or to enter with `async with`.
+
+        `Pool.acquire_many` describes the arguments and the errors.
+        """
+        org = org_or_default(org, self._source)
+        together = [
+            calls.acquiring(org, profile, grace_s=self._grace_s, **limits)
+            for _ in range(calls.number_of(count))
+        ]
+
+        async def acquired() -> AsyncWorkers:
+            session, lease_s = self._session(), limits.get("lease_s", calls.LEASE_S)
+            take = self._taking(session, lease_s, together[0].traceparent)
+            return AsyncWorkers.of(self, await session.call_all(together, take))
+
+        return Acquiring(acquired)
+
+    async def run(
+        self,
+        fn: Callable[[AsyncWorker], Awaitable[T]],
+        org: str | None = None,
+        profile: str = "default",
+        *,
+        idempotent: bool = False,
+        attempts: int = running.ATTEMPTS,
+        **limits: Unpack[Limits],
+    ) -> T:
+        """Return `await fn(worker)`, run with a worker that is released afterwards.
+
+        `Pool.run` describes the arguments and the errors.
+        """
+        for left in reversed(range(running.attempts_of(attempts, idempotent=idempotent))):
+            async with self.acquire(org, profile, **limits) as worker:
+                try:
+                    return await fn(worker)
+                except Exception as error:
+                    if not await self._is_lost(worker, error, may_run_again=idempotent):
+                        raise
+                    lost = running.loss(worker, error)
+            if not left:
+                raise lost
+            log.info("run_again claim=%s cause=%s attempts_left=%d", worker.claim_id, worker.cause, left)
+        raise AssertionError("unreachable")
 
     async def release(
         self, claim_id: str, condition: ReleaseCondition | Condition = Condition.CLEAN
@@ -113,7 +169,7 @@ class AsyncPool:
         call = calls.cancel(org_or_default(org, self._source), request_id)
         return await self._session().call(call, calls.cancelled)
 
-    def adopt(self, claim: Mapping[str, object], *, lease_s: float | None = None) -> Acquiring:
+    def adopt(self, claim: Mapping[str, object], *, lease_s: float | None = None) -> Acquiring[AsyncWorker]:
         """Return the adoption of a claim, to await or to enter with `async with`.
 
         `Pool.adopt` describes the arguments and the errors.
@@ -140,6 +196,16 @@ class AsyncPool:
         """Return whether this pool renews that claim in the current event loop."""
         return self._session().core.leases.holds(claim_id)
 
+    async def release_held(self, claim_ids: Collection[str]) -> None:
+        """Release those of these claims that this pool still holds, all at once. Failures are only logged."""
+        session = self._session()
+        together = session.core.give_back(session.core.leases.among(claim_ids))
+        try:
+            if together:
+                await session.call_all(together, calls.released)
+        except PoolError as trouble:
+            log.warning("release_unanswered claims=%d error=%s", len(together), trouble)
+
     async def close(self) -> None:
         """Stop both tasks. Release the claims still held, without waiting for the answer."""
         self._closed = True
@@ -155,6 +221,31 @@ class AsyncPool:
     ) -> None:
         await self.close()
 
+    def _taking(
+        self, session: AsyncSession, lease_s: float, traceparent: str
+    ) -> Callable[[object], AsyncWorker]:
+        def take(result: object) -> AsyncWorker:
+            grant, signal = calls.granted(result), asyncio.Event()
+            lease = HeldLease(grant, lease_s=lease_s, signal=signal, traceparent=traceparent)
+            return AsyncWorker(self, session.core.leases.hold(lease, session.now()))
+
+        return take
+
+    async def _is_lost(self, worker: AsyncWorker, error: Exception, *, may_run_again: bool) -> bool:
+        """Return whether the claim has ended. A renewal finds out, if it is not reported yet."""
+        for pause_s in running.looks(error, worker, may_run_again=may_run_again):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await worker.wait_lost()
+            try:
+                if worker.lost or not self.holds(worker.claim_id):
+                    break
+                session = self._session()
+                await session.call(running.question(worker), session.core.renewed)
+            except PoolError:  # the server cannot be reached: it stays an error of `fn`
+                break
+        return worker.lost
+
     def _session(self) -> AsyncSession:
         if self._closed:
             raise PoolClosed
@@ -165,61 +256,3 @@ class AsyncPool:
     def _new_session(self) -> AsyncSession:
         key = None if self._source is None else self._source()
         return AsyncSession(self._url, identity(self._name, key), self._source)
-
-
-class AsyncWorker(HeldClaim):
-    """A claimed worker for asyncio. It is released on exit: clean, unless `taint()` was called."""
-
-    def __init__(self, pool: AsyncPool, lease: HeldLease) -> None:
-        super().__init__(lease)
-        self._pool = pool
-
-    async def release(self, condition: ReleaseCondition | Condition = Condition.CLEAN) -> ReleaseOutcome:
-        """Release the worker: return "released", "already_released" or "unknown_claim"."""
-        return await self._pool.release(self.claim_id, self._giving_back(condition))
-
-    def let_go(self) -> dict[str, object]:
-        """Stop renewing the claim without releasing it, and return it for `adopt` in another process.
-
-        `Worker.let_go` describes what is returned.
-        """
-        claim = self._handing_on()
-        self._pool.let_go(self.claim_id)
-        return claim
-
-    async def wait_lost(self) -> None:
-        """Wait until the claim is lost."""
-        await cast("asyncio.Event", self._lease.signal).wait()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if self._pool.holds(self.claim_id):
-                await self.release()
-        except PoolError as trouble:
-            log.warning("release_unanswered claim=%s error=%s", self.claim_id, trouble)
-
-
-class Acquiring:
-    """An acquire or an adoption that has not started: `await` it, or enter it with `async with`."""
-
-    def __init__(self, acquired: Callable[[], Awaitable[AsyncWorker]]) -> None:
-        self._acquired = acquired
-        self._worker: AsyncWorker | None = None
-
-    def __await__(self) -> Generator[Any, None, AsyncWorker]:
-        return self._acquired().__await__()
-
-    async def __aenter__(self) -> AsyncWorker:
-        self._worker = await self._acquired()
-        return self._worker
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._worker is not None:
-            await self._worker.__aexit__(kind, error, trace)

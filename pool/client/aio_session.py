@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar, cast
 
 from pool.client.calls import PendingCall
@@ -124,6 +124,26 @@ class AsyncSession:
         self.core.finish(open_call)
         return taken
 
+    async def call_all(self, pending: Sequence[PendingCall], take: Callable[[object], T]) -> list[T]:
+        """Send calls in one command, wait for all answers and return `take(result)` of each.
+
+        If one fails, all are undone as by `call`.
+        """
+        self._start()
+        opened: list[tuple[OpenCall, asyncio.Event]] = []
+        try:
+            for call in pending:
+                answered = asyncio.Event()
+                opened.append((self.core.open(call, answered, self.now()), answered))
+            await self._send([open_call for open_call, _ in opened])
+            taken = [take(await self._answer_to(open_call, answered)) for open_call, answered in opened]
+        except BaseException:
+            self.notify([undo for each, _ in opened for undo in self.core.abandon(each, self.now())])
+            raise
+        for open_call, _ in opened:
+            self.core.finish(open_call)
+        return taken
+
     def notify(self, unawaited: list[PendingCall]) -> None:
         """Send calls without waiting for the answers.
 
@@ -153,25 +173,28 @@ class AsyncSession:
         while open_call.answer is None:
             match open_call.step(self.now()):
                 case Send():
-                    await self._send(open_call)
+                    await self._send([open_call])
                 case Wait(seconds):
                     await _wait(answered, seconds)
                 case GiveUp(error):
                     raise error
         return open_call.answer.value()
 
-    async def _send(self, open_call: OpenCall) -> None:
+    async def _send(self, together: list[OpenCall]) -> None:
         try:
             await self._learn_time()
         except LINK_ERRORS as error:
-            open_call.held_up(self.now(), error)
+            for open_call in together:
+                open_call.held_up(self.now(), error)
             return
         try:
-            await self._link.publish(self.core.sending(open_call))
+            await self._link.publish(*[self.core.sending(open_call) for open_call in together])
         except LINK_ERRORS as error:
-            open_call.unsent(self.now(), error)
+            for open_call in together:
+                open_call.unsent(self.now(), error)
         else:
-            open_call.sent(self.now())
+            for open_call in together:
+                open_call.sent(self.now())
 
     async def _notify(self, unawaited: list[PendingCall]) -> None:
         try:

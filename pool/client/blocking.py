@@ -1,4 +1,4 @@
-"""`Pool` and `Worker`: the client for threads."""
+"""`Pool`: the client for threads."""
 
 from __future__ import annotations
 
@@ -6,23 +6,27 @@ import atexit
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Self, cast
+from typing import Self, TypeVar, Unpack
 
-from pool.client import calls
+from pool.client import calls, running
+from pool.client.calls import Limits
 from pool.client.core import log
 from pool.client.credentials import key_source
 from pool.client.defaults import broker_url
 from pool.client.defaults import org as org_or_default
 from pool.client.errors import PoolClosed
+from pool.client.held import Worker, Workers
 from pool.client.identity import identity, named
-from pool.client.leases import HeldClaim, HeldLease
+from pool.client.leases import HeldLease
 from pool.client.session import Session
 from pool.core.errors import PoolError
 from pool.core.literals import CancelOutcome, ReleaseCondition, ReleaseOutcome
 from pool.core.states import Condition
+
+T = TypeVar("T")
 
 
 class Pool:
@@ -65,7 +69,7 @@ class Pool:
         atexit.register(self._at_exit)
         weakref.finalize(self, _orphan, self._sessions, self._at_exit).atexit = False
 
-    def acquire(
+    def acquire(  # noqa: PLR0913 - the arguments of the task
         self,
         org: str | None = None,
         profile: str = "default",
@@ -74,27 +78,79 @@ class Pool:
         lease_s: float = calls.LEASE_S,
         ttl_s: float | None = None,
         request_id: str | None = None,
+        traceparent: str | None = None,
     ) -> Worker:
         """Return a worker, by default for the org of the key. Raise `Refused`, or `BrokerDown` or `AnswerOverdue` if there is no answer.
 
         If the caller leaves early (timeout, Ctrl-C), the request is cancelled. If it was granted
         nevertheless, the claim is released.
+
+        `traceparent` is the trace of the request (W3C Trace Context), by default that of the current
+        OpenTelemetry span.
         """
-        arguments = calls.acquire_arguments(
+        call = calls.acquiring(
             org_or_default(org, self._source),
             profile,
             request_id,
+            grace_s=self._grace_s,
             wait_s=wait_s,
             lease_s=lease_s,
             ttl_s=ttl_s,
+            traceparent=traceparent,
         )
         session = self._session()
+        return session.call(call, self._taking(session, lease_s, call.traceparent))
 
-        def take(result: object) -> Worker:
-            lease = HeldLease(calls.granted(result), lease_s=lease_s, signal=threading.Event())
-            return Worker(self, session.core.leases.hold(lease, session.now()))
+    def acquire_many(
+        self,
+        org: str | None = None,
+        profile: str = "default",
+        *,
+        count: int,
+        **limits: Unpack[Limits],
+    ) -> Workers:
+        """Return `count` workers (1 to 100), or none: if one is refused, the others are released and
+        `Refused` is raised. `limits` are wait_s, lease_s, ttl_s and traceparent, as in `acquire`.
 
-        return session.call(calls.acquire(arguments, grace_s=self._grace_s), take)
+        These are `count` requests, sent together: each counts against the caps and waits by itself.
+        """
+        org = org_or_default(org, self._source)
+        together = [
+            calls.acquiring(org, profile, grace_s=self._grace_s, **limits)
+            for _ in range(calls.number_of(count))
+        ]
+        session, lease_s = self._session(), limits.get("lease_s", calls.LEASE_S)
+        take = self._taking(session, lease_s, together[0].traceparent)
+        return Workers.of(self, session.call_all(together, take))
+
+    def run(
+        self,
+        fn: Callable[[Worker], T],
+        org: str | None = None,
+        profile: str = "default",
+        *,
+        idempotent: bool = False,
+        attempts: int = running.ATTEMPTS,
+        **limits: Unpack[Limits],
+    ) -> T:
+        """Return `fn(worker)`, run with a worker that is released afterwards. `limits` are those of `acquire_many`.
+
+        If `fn` raises and its claim was lost, the error is `ClaimLost`. With `idempotent=True` (it is
+        safe to run `fn` twice) it is instead run again on a new worker, up to `attempts` times in
+        all. Other errors of `fn` are raised as they are, and never retried.
+        """
+        for left in reversed(range(running.attempts_of(attempts, idempotent=idempotent))):
+            with self.acquire(org, profile, **limits) as worker:
+                try:
+                    return fn(worker)
+                except Exception as error:
+                    if not self._is_lost(worker, error, may_run_again=idempotent):
+                        raise
+                    lost = running.loss(worker, error)
+            if not left:
+                raise lost
+            log.info("run_again claim=%s cause=%s attempts_left=%d", worker.claim_id, worker.cause, left)
+        raise AssertionError("unreachable")
 
     def release(
         self, claim_id: str, condition: ReleaseCondition | Condition = Condition.CLEAN
@@ -136,6 +192,16 @@ class Pool:
         """Return whether this pool renews that claim in this process."""
         return self._session().core.leases.holds(claim_id)
 
+    def release_held(self, claim_ids: Collection[str]) -> None:
+        """Release those of these claims that this pool still holds, all at once. Failures are only logged."""
+        session = self._session()
+        together = session.core.give_back(session.core.leases.among(claim_ids))
+        try:
+            if together:
+                session.call_all(together, calls.released)
+        except PoolError as trouble:
+            log.warning("release_unanswered claims=%d error=%s", len(together), trouble)
+
     def close(self) -> None:
         """Stop both threads. Release the claims still held, without waiting for the answer.
 
@@ -156,6 +222,26 @@ class Pool:
     ) -> None:
         self.close()
 
+    def _taking(self, session: Session, lease_s: float, traceparent: str) -> Callable[[object], Worker]:
+        def take(result: object) -> Worker:
+            grant, signal = calls.granted(result), threading.Event()
+            lease = HeldLease(grant, lease_s=lease_s, signal=signal, traceparent=traceparent)
+            return Worker(self, session.core.leases.hold(lease, session.now()))
+
+        return take
+
+    def _is_lost(self, worker: Worker, error: Exception, *, may_run_again: bool) -> bool:
+        """Return whether the claim has ended. A renewal finds out, if it is not reported yet."""
+        for pause_s in running.looks(error, worker, may_run_again=may_run_again):
+            try:
+                if worker.wait_lost(pause_s) or not self.holds(worker.claim_id):
+                    break
+                session = self._session()
+                session.call(running.question(worker), session.core.renewed)
+            except PoolError:  # the server cannot be reached: it stays an error of `fn`
+                break
+        return worker.lost
+
     def _new_session(self) -> Session:
         key = None if self._source is None else self._source()
         return Session(self._url, identity(self._name, key), self._source)
@@ -170,49 +256,6 @@ class Pool:
                 self._sessions.pop(elsewhere, None)
             session = self._sessions.setdefault(here, self._new_session())
         return session
-
-
-class Worker(HeldClaim):
-    """A claimed worker, until it is released or the server reports that the claim has ended.
-
-    As a context manager it is released on exit, as clean even if the block raised: only the caller
-    knows whether the worker can be used again. It calls `taint()` if not.
-    """
-
-    def __init__(self, pool: Pool, lease: HeldLease) -> None:
-        super().__init__(lease)
-        self._pool = pool
-
-    def release(self, condition: ReleaseCondition | Condition = Condition.CLEAN) -> ReleaseOutcome:
-        """Release the worker: return "released", "already_released" or "unknown_claim"."""
-        return self._pool.release(self.claim_id, self._giving_back(condition))
-
-    def let_go(self) -> dict[str, object]:
-        """Stop renewing the claim without releasing it, and return it for `Pool.adopt`.
-
-        JSON can carry it to another process. It contains the token. If no process adopts it, the
-        claim ends with its lease.
-        """
-        claim = self._handing_on()
-        self._pool.let_go(self.claim_id)
-        return claim
-
-    def wait_lost(self, timeout_s: float | None = None) -> bool:
-        """Wait until the claim is lost. Return False if `timeout_s` passes first."""
-        return cast("threading.Event", self._lease.signal).wait(timeout_s)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        # Do not release a claim that is lost or released already, or was inherited through a fork.
-        try:
-            if self._pool.holds(self.claim_id):
-                self.release()
-        except PoolError as trouble:
-            log.warning("release_unanswered claim=%s error=%s", self.claim_id, trouble)
 
 
 def _close_at_exit(pool: weakref.ref[Pool]) -> None:

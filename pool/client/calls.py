@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
+from pool.client import tracing
 from pool.core.errors import BrokenPromise, InvalidInput, Refused
 from pool.core.ids import RandomIds
 from pool.core.literals import CancelOutcome, ReleaseOutcome, WorkerSource
@@ -23,6 +24,8 @@ ANSWER_GRACE_S = 40.0
 BRIEF_S = 10.0
 LONGEST_WAIT_S = 3600.0
 LEASE_S = 30.0
+# The most workers of one `acquire_many`.
+MOST_TOGETHER = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +35,7 @@ class PendingCall:
     task: str
     kwargs: Mapping[str, object]
     patience_s: float = BRIEF_S
+    traceparent: str = ""
 
     def request(self) -> tuple[object, object] | None:
         """Return the request that an acquire makes, or None for other calls. Two calls may make the
@@ -91,12 +95,46 @@ def acquire_arguments(
     }
 
 
-def acquire(arguments: Mapping[str, object], *, grace_s: float) -> PendingCall:
+class Limits(TypedDict, total=False):
+    """The arguments of `acquire` that `acquire_many` and `run` pass on."""
+
+    wait_s: float
+    lease_s: float
+    ttl_s: float | None
+    traceparent: str | None
+
+
+def acquiring(  # noqa: PLR0913 - the arguments of the task
+    org: str,
+    profile: str,
+    request_id: str | None = None,
+    *,
+    grace_s: float,
+    wait_s: float = 0,
+    lease_s: float = LEASE_S,
+    ttl_s: float | None = None,
+    traceparent: str | None = None,
+) -> PendingCall:
+    """Return the call for one worker, in the current trace."""
+    arguments = acquire_arguments(org, profile, request_id, wait_s=wait_s, lease_s=lease_s, ttl_s=ttl_s)
+    return acquire(arguments, grace_s=grace_s, traceparent=tracing.traceparent(traceparent))
+
+
+def acquire(arguments: Mapping[str, object], *, grace_s: float, traceparent: str = "") -> PendingCall:
     wait_s = arguments["wait_s"]
     # The server refuses a value that is out of bounds or has the wrong type. Here it must only not
     # make the client wait forever.
     waiting = max(0.0, min(float(wait_s), LONGEST_WAIT_S)) if isinstance(wait_s, int | float) else 0.0
-    return PendingCall(task=ACQUIRE, kwargs=dict(arguments), patience_s=waiting + grace_s)
+    return PendingCall(
+        task=ACQUIRE, kwargs=dict(arguments), patience_s=waiting + grace_s, traceparent=traceparent
+    )
+
+
+def number_of(count: object) -> int:
+    """Return the number of workers to acquire together, if it is valid."""
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_TOGETHER:
+        raise InvalidInput("count", f"must be a whole number from 1 to {MOST_TOGETHER}, got {count!r}")
+    return count
 
 
 def renew(claim_ids: Iterable[str], *, patience_s: float) -> PendingCall:

@@ -15,7 +15,7 @@ from pool.client.calls import PendingCall
 from pool.client.credentials import Signer
 from pool.client.errors import PoolClosed
 from pool.client.identity import Identity
-from pool.client.leases import HeldLeases
+from pool.client.leases import HeldLease, HeldLeases
 from pool.client.messages import Message, ReplyMessage
 from pool.client.open_call import OpenCall, Pace, Signal
 from pool.core.errors import PoolError, Transient
@@ -136,7 +136,10 @@ class Core:
         for open_call in waiting:
             open_call.closed = True
             open_call.signal.set()
-        held = self.leases.all()
+        return self.give_back(self.leases.all())
+
+    def give_back(self, held: list[HeldLease]) -> list[PendingCall]:
+        """Return the calls that release these claims."""
         for lease in held:
             lease.released = True
         return [self.release(lease.grant.claim_id, lease.condition) for lease in held]
@@ -179,6 +182,7 @@ class Core:
             origin=self.identity.origin,
             reply_to=reply_to,
             queue=self.identity.queue,
+            traceparent=call.traceparent,
         )
 
     def _shown(self, message: Message) -> dict[str, str]:

@@ -7,10 +7,13 @@ cannot be reached, it does not let leases expire either.
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 from datetime import datetime
 
+from pool.client import tracing
 from pool.client.calls import Grant, PendingCall, Renewal, renew
 from pool.client.errors import ClaimLost
+from pool.client.http_calls import ClaimHeaders
 from pool.client.open_call import Signal
 from pool.core import tokens
 from pool.core.backoff import Backoff
@@ -26,9 +29,10 @@ PATIENCE_S = 30.0
 class HeldLease:
     """One held claim. `signal` is set when the claim is lost."""
 
-    def __init__(self, grant: Grant, *, lease_s: float, signal: Signal) -> None:
+    def __init__(self, grant: Grant, *, lease_s: float, signal: Signal, traceparent: str = "") -> None:
         self.grant = grant
         self.lease_s = lease_s
+        self.traceparent = traceparent
         self.lease_expires_at: datetime = grant.lease_expires_at
         self.condition = Condition.CLEAN
         self.released = False
@@ -86,10 +90,15 @@ class HeldClaim:
         return self._lease.usable().token
 
     @property
-    def auth(self) -> dict[str, str]:
-        """HTTP headers that prove the claim to the worker. Raises `ClaimLost` if the claim has ended."""
+    def auth(self) -> ClaimHeaders:
+        """HTTP headers that prove the claim to the worker. Raises `ClaimLost` if the claim has ended.
+
+        A dict for `headers=`; requests and httpx take it as `auth=` too. With tracing it has a
+        `traceparent`: that of the current span, else that of the acquire.
+        """
         grant = self._lease.usable()
-        return tokens.headers(grant.claim_id, grant.epoch, grant.token)
+        proof = tokens.headers(grant.claim_id, grant.epoch, grant.token)
+        return ClaimHeaders(proof | tracing.header(self._lease.traceparent))
 
     @property
     def lease_expires_at(self) -> datetime:
@@ -175,6 +184,10 @@ class HeldLeases:
     def all(self) -> list[HeldLease]:
         with self._lock:
             return list(self._held.values())
+
+    def among(self, claim_ids: Collection[str]) -> list[HeldLease]:
+        """Return those of these claims that are held."""
+        return [lease for lease in self.all() if lease.grant.claim_id in claim_ids]
 
     def due_in(self, now: float) -> float | None:
         """Return the seconds until the next renewal, or None if no claim is held."""

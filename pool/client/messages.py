@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from pool.client.errors import TaskFailed
 from pool.core.names import ACQUIRE, OUTAGE_ERRORS
+from pool.core.tracecontext import HEADER as TRACE_HEADER
 
 # Celery's limit for the arguments that Flower shows.
 REPR_LIMIT = 1024
@@ -41,6 +42,7 @@ class Message:
     origin: str
     reply_to: str = ""
     queue: str = ACQUIRE
+    traceparent: str = ""
 
     def encoded(self, delivery_tag: str, more: Mapping[str, str] = _NO_MORE) -> str:
         """Return the message for the Redis list, with `more` headers.
@@ -51,6 +53,8 @@ class Message:
         body = f"[[], {json.dumps(self.kwargs)}, {_NO_EMBED}]"
         task_id, quoted = _quoted(self.task_id), _quoted
         further = "".join(f", {quoted(name)}: {quoted(value)}" for name, value in more.items())
+        if self.traceparent:
+            further += f', "{TRACE_HEADER}": {quoted(self.traceparent)}'
         # "expires" is a time of this host's clock, and the server would compare it with its own
         # clock. So deadlines are sent as durations.
         return (

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -76,6 +76,26 @@ class Session:
         finally:
             self._resign(open_call)
 
+    def call_all(self, pending: Sequence[PendingCall], take: Callable[[object], T]) -> list[T]:
+        """Send calls in one command, wait for all answers and return `take(result)` of each.
+
+        If one fails, all are undone as by `call`.
+        """
+        self._start()
+        opened: list[tuple[OpenCall, threading.Event]] = []
+        try:
+            for call in pending:
+                answered = threading.Event()
+                opened.append((self.core.open(call, answered, self.now()), answered))
+            self._send([open_call for open_call, _ in opened], self._link.publish)
+            taken = [take(self._led(open_call, answered)) for open_call, answered in opened]
+        except BaseException:
+            self.notify([undo for each, _ in opened for undo in self.core.abandon(each, self.now())])
+            raise
+        for open_call, _ in opened:
+            self.core.finish(open_call)
+        return taken
+
     def notify(self, unawaited: list[PendingCall]) -> None:
         """Send calls once, without waiting for the answers. Failures are only logged."""
         if not unawaited:
@@ -110,7 +130,7 @@ class Session:
         while open_call.answer is None:
             match open_call.step(self.now()):
                 case Send():
-                    self._send(open_call, self._link.publish_and_listen if leads else self._link.publish)
+                    self._send([open_call], self._link.publish_and_listen if leads else self._link.publish)
                 case Wait(seconds) if leads:
                     self._listen(open_call, answered, seconds)
                 case Wait(seconds):
@@ -119,18 +139,28 @@ class Session:
                     raise error
         return open_call.answer.value()
 
-    def _send(self, open_call: OpenCall, publish: Callable[[str], None]) -> None:
+    def _led(self, open_call: OpenCall, answered: threading.Event) -> object:
+        """Return the answer. The caller may lead until it has it."""
+        try:
+            return self._answer_to(open_call, answered)
+        finally:
+            self._resign(open_call)
+
+    def _send(self, together: list[OpenCall], publish: Callable[..., None]) -> None:
         try:
             self._learn_time()
         except LINK_ERRORS as error:
-            open_call.held_up(self.now(), error)
+            for open_call in together:
+                open_call.held_up(self.now(), error)
             return
         try:
-            publish(self.core.sending(open_call))
+            publish(*[self.core.sending(open_call) for open_call in together])
         except LINK_ERRORS as error:
-            open_call.unsent(self.now(), error)
+            for open_call in together:
+                open_call.unsent(self.now(), error)
         else:
-            open_call.sent(self.now())
+            for open_call in together:
+                open_call.sent(self.now())
 
     def _learn_time(self) -> None:
         signer = self.core.signer

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections.abc import Callable
 from functools import partial
 
 from pool.client.aio import AsyncPool
@@ -80,6 +81,9 @@ class _FakeSession(Session):
     def _start(self) -> None:
         pass
 
+    def _send(self, together: list[OpenCall], publish: Callable[..., None]) -> None:
+        """Nothing is sent before `_answer_to`."""
+
     def _answer_to(self, open_call: OpenCall, answered: threading.Event) -> object:
         call = open_call.call
         self.core.sending(open_call)
@@ -123,6 +127,9 @@ class _FakeAsyncSession(AsyncSession):
 
     def _start(self) -> None:
         pass
+
+    async def _send(self, together: list[OpenCall]) -> None:
+        """Nothing is sent before `_answer_to`."""
 
     async def _answer_to(self, open_call: OpenCall, answered: asyncio.Event) -> object:
         call = open_call.call

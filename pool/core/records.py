@@ -145,18 +145,24 @@ class ReplyTo:
     """The destination of an answer: a Celery task id and, for the slim client, its reply list.
 
     `origin` is the program that sent the request, as it names itself: service, pid and host.
+    `traceparent` is the trace of the request, if it has one.
     """
 
     task_id: str
     address: str = ""
     origin: str = ""
+    traceparent: str = ""
 
     @classmethod
-    def of(cls, task_id: str, address: str, origin: str = "") -> ReplyTo:
-        """Return what is stored with a request; rows of an older version have no origin."""
-        return cls(task_id=task_id, address=address, origin=origin)
+    def of(
+        cls, task_id: str, address: str, origin: str = "", traceparent: str = "", *_later: object
+    ) -> ReplyTo:
+        """Return what is stored with a request; rows of an older version have less, of a later one more."""
+        return cls(task_id=task_id, address=address, origin=origin, traceparent=traceparent)
 
     def stored(self) -> list[str]:
+        if self.traceparent:
+            return [self.task_id, self.address, self.origin, self.traceparent]
         return [self.task_id, self.address, *([self.origin] if self.origin else [])]
 
 
@@ -187,3 +193,8 @@ class Request:
     def origin(self) -> str | None:
         """The program that sent the request last, as it names itself."""
         return next((to.origin for to in reversed(self.replies) if to.origin), None)
+
+    @property
+    def traceparent(self) -> str:
+        """The trace that the request was sent in last, or an empty string."""
+        return next((to.traceparent for to in reversed(self.replies) if to.traceparent), "")

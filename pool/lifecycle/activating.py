@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from pool.core import profiles, tokens
+from pool.core import profiles, tokens, tracecontext
 from pool.core.errors import Refused, Transient
 from pool.core.records import Held, SeenWorker
 from pool.core.settings import Profile
@@ -22,7 +22,7 @@ from pool.lifecycle import effects, item_errors, stamping
 from pool.lifecycle.deps import Deps
 from pool.lifecycle.effects import Effects, transaction
 from pool.metrics.catalog import Item
-from pool.store import Tx, claims, orgs, rules, workers
+from pool.store import Tx, claims, orgs, requests, rules, workers
 
 log = structlog.get_logger(__name__)
 
@@ -119,6 +119,7 @@ def _may_resume(tx: Tx, deps: Deps, worker: SeenWorker, held: Held) -> bool:
 def _configure(deps: Deps, worker: SeenWorker, held: Held, profile: Profile) -> None:
     with deps.store.read() as tx:
         org = None if worker.org is None else orgs.get(tx, worker.org)
+        trace = _trace_of(tx, held)
     body = profiles.payload(
         profile,
         org=worker.org or "",
@@ -129,7 +130,17 @@ def _configure(deps: Deps, worker: SeenWorker, held: Held, profile: Profile) -> 
     token = tokens.token(deps.worker_key(worker.id), held.claim_id, held.epoch)
     url = (worker.endpoint or "") + profile.activation_path
     budget_s = deps.settings.activation_budget_s(profile)
-    deps.worker_api.activate(url, body, tokens.headers(held.claim_id, held.epoch, token), budget_s)
+    headers = tokens.headers(held.claim_id, held.epoch, token) | trace
+    deps.worker_api.activate(url, body, headers, budget_s)
+
+
+def _trace_of(tx: Tx, held: Held) -> dict[str, str]:
+    """Return the header with the trace of the request that the claim answers, if it has one."""
+    claim = claims.get(tx, held.claim_id)
+    request = None if claim is None else requests.get(tx, claim.request_pk)
+    if request is None or not request.traceparent:
+        return {}
+    return {tracecontext.HEADER: request.traceparent}
 
 
 @contextmanager

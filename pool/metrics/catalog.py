@@ -63,6 +63,7 @@ class Item(StrEnum):
     ACTIVATION = "activation"
     PROBE = "probe"
     STEP = "step"
+    TRACEPARENT = "traceparent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

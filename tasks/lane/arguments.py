@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pool.core import tracecontext
 from pool.core.contract import Acquire, Cancel, Release, Renew, bound
 from pool.core.ids import OrgId
 from pool.core.records import ReplyTo
@@ -33,7 +34,10 @@ def parsed(taken: Taken) -> LaneCall:
                 org, bound(("org", "profile", "request_id", "lease_s", "ttl_s", "wait_s"), args, kwargs)
             )
             origin = message.headers.get("origin") or ""
-            reply = ReplyTo(task_id=message.task_id, address=message.address, origin=origin)
+            trace = message.headers.get(tracecontext.HEADER) or ""
+            reply = ReplyTo(
+                task_id=message.task_id, address=message.address, origin=origin, traceparent=trace
+            )
             return AcquireCall(asked=Acquire.parse(given, task_id=reply.task_id), reply=reply)
         case "pool.renew":
             return Renew.parse(bound(("claim_ids",), args, kwargs).get("claim_ids"), org)

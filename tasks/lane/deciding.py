@@ -48,6 +48,8 @@ class Deciding:
         """Add the replies that can be given now, and the effects."""
         calls: list[tuple[Taken, LaneCall]] = []
         for each in taken:
+            if each.message.has_invalid_trace:
+                self._deps.metrics.items_left_out.labels(str(Item.TRACEPARENT)).inc()
             call = self._parsed(each)
             if isinstance(call, TaskReply):
                 replies.now.append(call)

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
+from pool.core import tracecontext
 from pool.core.names import REPLY_PREFIX
 from pool.core.signing import HEADER, INTERNAL_HEADER, Asked
 from tasks.lane.bounds import ARGUMENTS, FRAME, MOST_TEXT, TooDeep, cleaned, decoded, is_name
@@ -65,6 +66,11 @@ class IncomingMessage:
         return Asked(
             task=self.task, task_id=self.task_id, address=self.address, args=self.args, kwargs=self.kwargs
         )
+
+    @property
+    def has_invalid_trace(self) -> bool:
+        """Whether its `traceparent` is malformed and therefore ignored."""
+        return self.headers.get(tracecontext.HEADER) == ""
 
     @property
     def refusal(self) -> str:
@@ -202,6 +208,8 @@ def _known(headers: Mapping[str, Any]) -> dict[str, Any]:
     for name in (HEADER, INTERNAL_HEADER):
         if headers.get(name) is not None:
             known[name] = cleaned(headers[name], 2 * MOST_TEXT)
+    if (trace := headers.get(tracecontext.HEADER)) is not None:
+        known[tracecontext.HEADER] = tracecontext.valid(trace)
     return known
 
 

@@ -10,7 +10,8 @@ from typing import Any, Protocol, TypeVar
 
 import pytest
 
-from pool.client import AsyncPool, AsyncWorker, ClaimLost, PoolClosed, Refused
+from pool.client import AsyncPool, AsyncWorker, AsyncWorkers, ClaimLost, PoolClosed, Refused
+from pool.core.errors import InvalidInput
 from pool.core.ids import RandomIds
 from tests.support.waiting import eventually
 
@@ -18,6 +19,7 @@ T = TypeVar("T")
 # The shortest lease: a renewal, which reports what has happened, follows every 1.7 s.
 SHORT_S = 5
 LONG_S = 60
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 class ClientGround(Protocol):
@@ -54,6 +56,18 @@ class Loop:
             return await self._pool.acquire(*args, **kwargs)
 
         return _Blocking(self._run, self._run(acquired()))
+
+    def acquire_many(self, *args: Any, **kwargs: Any) -> Any:
+        async def acquired() -> AsyncWorkers:
+            return await self._pool.acquire_many(*args, **kwargs)
+
+        return _BlockingMany(self._run, self._run(acquired()))
+
+    def run(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
+        async def run_in_a_thread(worker: AsyncWorker) -> Any:
+            return await asyncio.to_thread(fn, _Blocking(self._run, worker))
+
+        return self._run(self._pool.run(run_in_a_thread, *args, **kwargs))
 
     def adopt(self, claim: Mapping[str, object]) -> Any:
         async def adopted() -> AsyncWorker:
@@ -105,6 +119,20 @@ class _Blocking:
         return found
 
 
+class _BlockingMany(list[_Blocking]):
+    """`AsyncWorkers` for a blocking test."""
+
+    def __init__(self, run: Any, workers: AsyncWorkers) -> None:
+        super().__init__(_Blocking(run, worker) for worker in workers)
+        self._run, self._workers = run, workers
+
+    def __enter__(self) -> _BlockingMany:
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._run(self._workers.__aexit__(*raised))
+
+
 class ClientContract:
     """The suite."""
 
@@ -122,9 +150,10 @@ class ClientContract:
             made.end()
 
     def test_a_worker_is_granted_held_and_released_once(self, pool: Any, org: str) -> None:
-        worker = pool.acquire(org, wait_s=LONG_S)
+        worker = pool.acquire(org, wait_s=LONG_S, traceparent=TRACE)
         assert worker.endpoint.startswith("http://")
         assert worker.auth["X-Warmpool-Claim"] == worker.claim_id
+        assert worker.auth["traceparent"] == TRACE
         assert (worker.source, worker.lost, worker.leaving) == ("warm", False, None)
         assert pool.holds(worker.claim_id)
         assert worker.release() == "released"
@@ -216,6 +245,60 @@ class ClientContract:
         assert raised.value.cause == worker.cause
         assert not pool.holds(worker.claim_id)
         assert pool.release(worker.claim_id) == "already_released"
+
+    def test_several_workers_are_acquired_and_released_together(
+        self, ground: ClientGround, pool: Any, org: str
+    ) -> None:
+        ground.set_cap(org, 2)
+        with pool.acquire_many(org, count=2, wait_s=LONG_S, traceparent=TRACE) as workers:
+            claims = [worker.claim_id for worker in workers]
+            assert len({worker.worker_id for worker in workers}) == len(set(claims)) == 2
+            assert all(worker.auth["traceparent"] == TRACE for worker in workers)
+        assert [pool.release(claim) for claim in claims] == ["already_released"] * 2
+        assert not any(pool.holds(claim) for claim in claims)
+        for wrong in (0, 101, True):
+            with pytest.raises(InvalidInput, match="count"):
+                pool.acquire_many(org, count=wrong)
+
+    def test_none_of_several_workers_is_kept_if_one_is_refused(
+        self, ground: ClientGround, pool: Any, org: str
+    ) -> None:
+        ground.set_cap(org, 2)
+        with pool.acquire_many(org, count=2, wait_s=LONG_S):
+            pass  # both are parked now, so that the next acquires are decided at once
+        with pytest.raises(Refused, match="org_cap"):
+            pool.acquire_many(org, count=3)
+        with pool.acquire_many(org, count=2, wait_s=LONG_S) as workers:
+            assert [worker.source for worker in workers] == ["hot_idle"] * 2
+
+    def test_a_function_runs_again_if_its_worker_is_lost(
+        self, ground: ClientGround, pool: Any, org: str
+    ) -> None:
+        ran: list[str] = []
+
+        def dies_once(worker: Any) -> str:
+            ran.append(worker.worker_id)
+            if len(ran) == 1:
+                ground.lose(worker)
+                raise ConnectionResetError("the worker died")
+            return str(worker.worker_id)
+
+        assert pool.run(dies_once, org, idempotent=True, wait_s=LONG_S) == ran[1]
+        assert (len(ran), len(set(ran))) == (2, 2)
+
+    def test_an_error_of_the_function_is_raised_once_and_its_worker_released(
+        self, pool: Any, org: str
+    ) -> None:
+        ran: list[str] = []
+
+        def fails(worker: Any) -> None:
+            ran.append(worker.claim_id)
+            raise ValueError("a bug")
+
+        with pytest.raises(ValueError, match="a bug"):
+            pool.run(fails, org, idempotent=True, wait_s=LONG_S)
+        (claim_id,) = ran
+        assert pool.release(claim_id) == "already_released"
 
     def test_a_closed_pool_has_released_its_claims(self, ground: ClientGround, org: str) -> None:
         pool = ground.pool()

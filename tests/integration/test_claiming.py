@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
-from pool.core.contract import Granted, Release, Renew
+from pool.core.contract import Acquire, Granted, Pending, Release, Renew
 from pool.core.errors import InvalidInput
 from pool.core.ids import ClaimId, OrgId
+from pool.core.records import ReplyTo
 from pool.core.states import Condition, Reason, Source, State
 from pool.lifecycle import answering, claiming, effects
 from pool.lifecycle.claiming import Call
@@ -17,6 +19,8 @@ from pool.lifecycle.deps import Deps
 from pool.store import requests
 from tests.support.convergence import WillingWorkers
 from tests.support.world import World
+
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 def test_a_warm_worker_is_granted_with_all_that_its_holder_needs(world: World) -> None:
@@ -364,3 +368,29 @@ def test_a_dead_cluster_api_slows_spawns_and_never_acquires_of_warm_workers(worl
     assert world.granted("acme").worker_id == first.worker_id
     world.granted("bolt")
     assert world.driver.calls == []
+
+
+@dataclass
+class NotingWorkers(WillingWorkers):
+    """Workers that keep the headers of their activations."""
+
+    headers: list[Mapping[str, str]] = field(default_factory=list)
+
+    def activate(self, url: str, body: Any, headers: Mapping[str, str], timeout_s: float) -> None:
+        self.headers.append(headers)
+
+
+def test_an_activation_is_in_the_trace_of_the_request_that_it_answers(world: World) -> None:
+    world.profile("bound", activation_path="/configure", warm_target=0)
+    noting = NotingWorkers()
+    world.deps = replace(world.deps, worker_api=noting)
+    world.warm(2, "bound")
+    for trace in (TRACE, ""):
+        asked = Acquire.parse({"org": "acme", "profile": "bound", "wait_s": 30}, task_id=f"task-{trace}")
+        reply = ReplyTo(task_id=asked.request_id, origin="shop:1@here", traceparent=trace)
+        assert isinstance(claiming.acquire(world.deps, asked, reply), Pending)
+        world.settle()
+    traced, untraced = noting.headers
+    assert traced["traceparent"] == TRACE
+    assert traced["X-Warmpool-Claim"]
+    assert "traceparent" not in untraced

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import Celery
+from opentelemetry.sdk.trace import TracerProvider
 
 from pool.client import AsyncPool, Pool
 from pool.client.pytest_plugin import RealPool, warmpool_pool  # noqa: F401 - a fixture
@@ -20,7 +22,7 @@ from pool.client.testing import FakeAsyncPool, FakePool, FakeServer
 from pool.core.ids import OrgId
 from pool.core.settings import OrgDefaults
 from pool.store import connect, orgs
-from tests.contracts.client import ClientContract, Loop
+from tests.contracts.client import TRACE, ClientContract, Loop
 
 LONG = pytest.mark.skipif(
     os.environ.get("WARMPOOL_TEST_LONG") != "1", reason="the same server again, with WARMPOOL_TEST_LONG=1"
@@ -95,6 +97,55 @@ def test_the_pool_shows_which_program_holds_a_worker(warmpool_pool: RealPool) ->
         program = f"billing:{os.getpid()}@{socket.gethostname()}"
         assert program in warmpool_pool.run("get", "claims")
         assert f"live  of {program}" in warmpool_pool.run("explain", worker.worker_id)
+
+
+@pytest.mark.xdist_group("warmpool_pool")
+def test_a_call_to_a_worker_is_in_the_trace_of_its_caller(warmpool_pool: RealPool) -> None:  # noqa: F811
+    tracer = TracerProvider().get_tracer("shop")
+    with Pool(warmpool_pool.url) as pool, tracer.start_as_current_span("order") as order:
+        trace_id = f"{order.get_span_context().trace_id:032x}"
+        asked = {"wait_s": 60, "request_id": "r-traced"}
+        with pool.acquire("acme", **asked) as worker, worker.session() as http:  # type: ignore[arg-type]
+            with tracer.start_as_current_span("call") as call:
+                seen = http.get("/echo", timeout=20).json()["traceparent"]
+            assert seen.startswith(f"00-{trace_id}-{call.get_span_context().span_id:016x}-")
+            assert f"traceparent  00-{trace_id}" in warmpool_pool.run("explain", "r-traced")
+
+
+@pytest.mark.xdist_group("warmpool_pool")
+def test_a_celery_app_sends_a_trace_and_a_malformed_one_changes_nothing(warmpool_pool: RealPool) -> None:  # noqa: F811
+    with Celery(broker=warmpool_pool.url, backend=warmpool_pool.url) as app, Pool(warmpool_pool.url) as pool:
+        for wrong in ("not a trace", 7, ["x" * 1000]):
+            result = app.send_task(
+                "pool.acquire",
+                kwargs={"org": "acme", "wait_s": 60},
+                queue="acquire",
+                headers={"traceparent": wrong},
+            ).get(timeout=90)
+            assert pool.adopt(result).release() == "released"
+        result = app.send_task(
+            "pool.acquire",
+            kwargs={"org": "acme", "wait_s": 60, "request_id": "r-celery"},
+            queue="acquire",
+            headers={"traceparent": TRACE},
+        ).get(timeout=90)
+        assert f"traceparent  {TRACE}" in warmpool_pool.run("explain", "r-celery")
+        assert pool.adopt(result).release() == "released"
+        backend: Any = app.backend
+        backend.result_consumer.stop()
+    assert _skipped_traces(warmpool_pool) == 3
+
+
+def _skipped_traces(real: RealPool) -> float:
+    found = 0.0
+    for group in json.loads((real.data_dir / "run" / "metrics.json").read_text()):
+        (target,) = group["targets"]
+        with urllib.request.urlopen(f"http://{target}/metrics", timeout=20) as response:
+            text = response.read().decode()
+        found += sum(
+            float(n) for n in re.findall(r'warmpool_items_left_out_total\{item="traceparent"\} (\S+)', text)
+        )
+    return found
 
 
 @pytest.mark.xdist_group("warmpool_pool")

@@ -196,6 +196,36 @@ class TestAgainstCelery:
             with pytest.raises(ClaimLost, match="released here"):
                 _ = worker.auth
 
+    def test_several_workers_are_released_once_and_as_the_holder_chose(
+        self, service: StandIn, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with Pool(service.url) as pool:
+            with pool.acquire_many("acme", count=3) as workers:
+                first, second, third = workers
+                assert first.release() == "released"
+                second.taint()
+            ends = [service.claim(worker.claim_id) for worker in (first, second, third)]
+            assert ends == ["clean", "tainted", "clean"]
+            with pool.acquire_many("acme", count=2) as workers:
+                assert [worker.release() for worker in workers] == ["released"] * 2
+        assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
+
+    def test_several_workers_are_released_with_asyncio(
+        self, service: StandIn, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def scenario() -> list[str | None]:
+            async with AsyncPool(service.url) as pool:
+                async with pool.acquire_many("acme", count=3) as workers:
+                    assert len({worker.token for worker in workers}) == 3
+                    await workers[0].release()
+                async with pool.acquire_many("acme", count=2) as others:
+                    for worker in others:
+                        await worker.release()
+                return [service.claim(worker.claim_id) for worker in (*workers, *others)]
+
+        assert asyncio.run(scenario()) == ["clean"] * 5
+        assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
+
     def test_a_tainted_worker_is_released_as_tainted(self, service: StandIn) -> None:
         with Pool(service.url) as pool:
             with pool.acquire("acme") as worker:
@@ -295,6 +325,40 @@ class TestGivingUp:
             cancel = script.take("pool.cancel")
             assert cancel.kwargs == {"org": "acme", "request_id": asked.result(LIMIT_S).kwargs["request_id"]}
             assert cancel.reply_to == "", "no caller waits for it"
+
+    def test_several_acquires_are_one_command_and_none_is_kept_if_one_is_refused(
+        self, url: str, script: WireScript, background: ThreadPoolExecutor
+    ) -> None:
+        with Pool(url) as pool, redis.Redis.from_url(url) as client:
+            client.config_resetstat()
+            together = background.submit(pool.acquire_many, "acme", count=3, wait_s=5)
+            asked = [script.take("pool.acquire") for _ in range(3)]
+            assert client.info("commandstats")["cmdstat_lpush"]["calls"] == 1
+            assert len({message.kwargs["request_id"] for message in asked}) == 3
+            script.answer(asked[2], a_grant(1))
+            script.answer(
+                asked[0], {"outcome": "refused", "reason": "org_cap", "detail": "", "retry_after_s": 2}
+            )
+            script.answer(asked[1], a_grant(2))
+            with pytest.raises(Refused, match="org_cap"):
+                together.result(LIMIT_S)
+            # A grant that had not arrived yet is cancelled, and released when it comes.
+            released: set[str] = set()
+            while released != {"c-1", "c-2"}:
+                undone = script.take("pool.release", "pool.cancel")
+                released |= {undone.kwargs["claim_id"]} if undone.task == "pool.release" else set()
+            assert not pool.holds("c-1")
+            assert not pool.holds("c-2")
+
+    def test_several_acquires_that_are_not_answered_are_all_cancelled(
+        self, url: str, script: WireScript
+    ) -> None:
+        with Pool(url, answer_grace_s=0.2) as pool:
+            with pytest.raises(AnswerOverdue):
+                pool.acquire_many("acme", count=3)
+            asked = {script.take("pool.acquire").kwargs["request_id"] for _ in range(3)}
+            cancelled = {script.take("pool.cancel").kwargs["request_id"] for _ in range(3)}
+            assert cancelled == asked
 
     def test_a_late_grant_is_released(self, url: str, script: WireScript) -> None:
         with Pool(url, answer_grace_s=0.2) as pool:

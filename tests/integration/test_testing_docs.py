@@ -29,17 +29,18 @@ def pytest_run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_examples_with_a_fake_pool_pass(tmp_path: Path) -> None:
-    fake, asynchronous, real = BLOCKS
+    fake, together, asynchronous, real = BLOCKS
     assert "warmpool_pool" in real
     (tmp_path / "test_fake.py").write_text(fake)
+    (tmp_path / "test_together.py").write_text(together)
     (tmp_path / "test_async.py").write_text(asynchronous)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     done = pytest_run(tmp_path)
-    assert "4 passed" in done.stdout, done.stdout + done.stderr
+    assert "6 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_the_example_with_a_real_pool_fails_with_a_sentence_if_there_is_none(tmp_path: Path) -> None:
-    (tmp_path / "test_real.py").write_text(BLOCKS[2])
+    (tmp_path / "test_real.py").write_text(BLOCKS[-1])
     (tmp_path / "pytest.ini").write_text("[pytest]\nwarmpool_command = /there/is/no/such/warmpool\n")
     done = pytest_run(tmp_path)
     assert done.returncode == 1

@@ -10,6 +10,7 @@ from tests.mutants import (
     embedded,
     exclusive,
     front,
+    holders,
     leaks,
     rules,
     shares,
@@ -32,6 +33,7 @@ MUTANTS = (
     *alone.MUTANTS,
     *strangers.MUTANTS,
     *front.MUTANTS,
+    *holders.MUTANTS,
     *embedded.MUTANTS,
     *shares.MUTANTS,
 )

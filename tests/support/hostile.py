@@ -421,6 +421,22 @@ class Attacker:
         )
         return draft, False
 
+    def _traced(self) -> tuple[Draft, bool]:
+        draft = self._call()
+        draft.headers["traceparent"] = self._chance.choice(
+            (
+                *STRANGE,
+                "\x00",
+                "00-" + "0" * 32 + "-" + "0" * 16 + "-01",
+                "x" * 100_000,
+                "\ud800\x00",
+                7,
+                [],
+                {},
+            )
+        )
+        return draft, False
+
 
 Made = tuple[Draft, bool] | Hostile | bytes
 KINDS: dict[str, Callable[[Attacker], Made]] = {
@@ -446,4 +462,5 @@ KINDS: dict[str, Callable[[Attacker], Made]] = {
     "stolen": Attacker._stolen,
     "forged": Attacker._forged,
     "origin": Attacker._from,
+    "trace": Attacker._traced,
 }

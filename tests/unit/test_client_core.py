@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from pool.client import AnswerOverdue, BrokerDown, ClaimLost, PoolClosed, Refused, TaskFailed, calls
-from pool.client.blocking import Worker
 from pool.client.core import LATE_LIMIT, LATE_S, Core
+from pool.client.held import Worker
 from pool.client.identity import Identity, identity, named
 from pool.client.leases import BATCH, HeldLease
 from pool.client.messages import REPR_LIMIT, Message, ReplyMessage

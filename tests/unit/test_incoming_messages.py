@@ -188,6 +188,16 @@ def test_options_without_effect_here_are_accepted(option: dict[str, Any]) -> Non
     assert not incoming(envelope(headers={**HEADERS, **option})).objection
 
 
+def test_a_malformed_trace_is_ignored_and_noticed() -> None:
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    kept, ignored, none = (
+        incoming(with_header("traceparent", value)) for value in (trace, trace + "-", None)
+    )
+    assert (kept.headers["traceparent"], kept.has_invalid_trace) == (trace, False)
+    assert (ignored.headers["traceparent"], ignored.has_invalid_trace, ignored.refusal) == ("", True, "")
+    assert not none.has_invalid_trace
+
+
 def test_text_from_outside_is_cleaned() -> None:
     message = incoming(envelope(headers={**HEADERS, "origin": "a\x00\ud800\n" + "x" * 5000, "argsrepr": 7}))
     assert message.headers["origin"] == "a???" + "x" * 252

@@ -12,7 +12,7 @@ mounted Secret, and there is no status file, because a probe of /healthz reports
     POST   /sessions   opens a long session; DELETE closes it
     POST   /activate   binds {"org": …, anything}
                        for tests: {"sleep_s": 2} is slow, {"fail": true} answers 500
-    any    /echo, /    worker, claim, epoch, org, activation, method, body, pid
+    any    /echo, /    worker, claim, epoch, org, activation, method, body, pid, traceparent
 
 All but the first two need the headers of a claim (`pool.core.tokens.headers`). The answer is 401
 without a valid token, 409 for an epoch below the highest one seen, and 503 while draining, unless a
@@ -32,7 +32,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pool.core import names, tokens
+from pool.core import names, tokens, tracecontext
 from pool.core.clock import SystemClock
 from pool.core.worker_state import Denial, Holder, WorkerState
 
@@ -196,7 +196,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def _echo(self, holder: Holder, body: str) -> dict[str, Any]:
         who = {"worker": self.server.place.worker, "claim": holder.claim_id, "epoch": holder.epoch}
-        return {**who, **self.server.state.bound(), "method": self.command, "body": body, "pid": os.getpid()}
+        sent = {"method": self.command, "body": body, "traceparent": self.headers.get(tracecontext.HEADER)}
+        return {**who, **self.server.state.bound(), **sent, "pid": os.getpid()}
 
     def _body(self) -> str | None:
         """Return the request's body; None if it is too long or has no length."""

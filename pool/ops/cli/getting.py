@@ -190,6 +190,7 @@ def _request_text(request: dict[str, Any]) -> str:
         "attempts",
         "claim_id",
         "origin",
+        "traceparent",
     )
     rows = "\n".join(f"  {k:<12} {request[k]}" for k in facts if request[k] is not None)
     tasks = f"\n  {'tasks':<12} {', '.join(request['task_ids'])}"

@@ -90,6 +90,7 @@ def request(r: Request, at: datetime) -> dict[str, Any]:
         "replied_at": maybe(r.replied_at),
         "task_ids": [reply.task_id for reply in r.replies],
         "origin": r.origin,
+        "traceparent": r.traceparent or None,
     }
 
 
