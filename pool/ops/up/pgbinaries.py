@@ -38,12 +38,12 @@ def find(account: Account | None) -> Path:
             "initdb and pg_isready "
             f"of a Postgres {MAJOR} on PATH, or set database_url to a running server"
         )
-    if account is None or may_run(account, found / "postgres"):
+    if account is None or _all_run(account, found):
         return found
-    copy = _copied(found.parent) / "bin"
-    if not may_run(account, copy / "postgres"):
+    copy = _copied(found.parent)
+    if not _all_run(account, copy):
         raise BinariesMissing(
-            f"uid {account.uid} can run neither {found}/postgres nor {copy}/postgres: "
+            f"uid {account.uid} can run the Postgres binaries neither in {found} nor in {copy}: "
             "set TMPDIR to a directory that every user may enter, or run warmpool as an ordinary user"
         )
     return copy
@@ -68,6 +68,10 @@ def _complete(folder: Path) -> bool:
     return all((folder / name).exists() for name in _NEEDED)
 
 
+def _all_run(account: Account, folder: Path) -> bool:
+    return all(may_run(account, folder / name) for name in _NEEDED)
+
+
 def _major(binary: Path) -> int | None:
     try:
         # S603: a server binary from PATH, queried for its version.
@@ -81,21 +85,29 @@ def _major(binary: Path) -> int | None:
 
 
 def _copied(install: Path) -> Path:
-    """Copy an installation from a private folder to one where every user can run it, once. Only root writes
-    to the copy."""
+    """Copy an installation from a private folder to one where every user can run it, once, and return
+    its binaries. Only root writes to the copy.
+
+    The wheel's binaries look for their libraries in a folder beside the package; it is copied too, to
+    the same place relative to them.
+    """
+    package = install.parent
     name = hashlib.sha256(f"{install} {install.stat().st_mtime_ns}".encode()).hexdigest()[:12]
     copy = Path(tempfile.gettempdir()) / f"warmpool-postgres-{MAJOR}-{name}"
     if not copy.exists():
         draft = Path(tempfile.mkdtemp(prefix=f".{copy.name}-", dir=copy.parent))
-        shutil.copytree(install, draft / "whole", symlinks=True)
-        for path in (draft / "whole", *(draft / "whole").rglob("*")):
+        whole = draft / "whole"
+        shutil.copytree(install, whole / package.name / install.name, symlinks=True)
+        if (libraries := package.with_name(f"{package.name}.libs")).is_dir():
+            shutil.copytree(libraries, whole / libraries.name, symlinks=True)
+        for path in (whole, *whole.rglob("*")):
             if not path.is_symlink():
                 path.chmod(0o755)
         with contextlib.suppress(OSError):  # another process was faster
-            (draft / "whole").rename(copy)
+            whole.rename(copy)
         shutil.rmtree(draft, ignore_errors=True)
     _refuse_foreign(copy)
-    return copy
+    return copy / package.name / install.name / "bin"
 
 
 def _refuse_foreign(copy: Path) -> None:
