@@ -129,9 +129,7 @@ class WorkerProxy:
             self._open -= 1
             writer.close()
 
-    async def _serve(
-        self, head: Head, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _serve(self, head: Head, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         method, _, rest = head.first.partition(" ")
         path = rest.partition(" ")[0].partition("?")[0]
         if answer := self._open_answer(method, path):
