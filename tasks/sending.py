@@ -26,7 +26,9 @@ from pool.core.threads import Threads
 from pool.metrics.catalog import Item
 from tasks.background import Gathering, Outbox, Timers
 from tasks.lane.exchange import LateReply, TaskReply
+from tasks.lane.following import Following
 from tasks.lane.replies import Answered
+from tasks.lane.results import meta, pushes, stored
 from tasks.lane.taskevents import EventSender, TaskEvent
 from tasks.lane.wire import RedisWire
 from tasks.options import ROUTES
@@ -58,7 +60,7 @@ class Sending:
 class CeleryBroker:
     """Sends tasks in the background and replies at once."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one argument per part
         self,
         celery: Celery,
         url: str,
@@ -66,8 +68,10 @@ class CeleryBroker:
         timers: Timers,
         threads: Threads,
         signs: Callable[[Asked], str],
+        following: Following,
     ) -> None:
         self._celery = celery
+        self._following = following
         self._signs = signs
         self._outbox = Outbox("outbox", self._deal, threads)
         self._left_out = timers.left_out
@@ -98,6 +102,30 @@ class CeleryBroker:
         Raise `Refused` if no result can be stored under that id or address.
         """
         answered = Answered(dict(answer))
+        if to.followers:
+            self._reply_followed(to, answered)
+        else:
+            self._reply(to, answered)
+        self._report([TaskEvent.succeeded(to.task_id, answered)])
+
+    def _reply_followed(self, to: ReplyTo, answered: Answered) -> None:
+        """Store the result and send what follows it, in one transaction."""
+        result = answered.__json__()
+        try:
+            if to.address:
+                answer = pushes({to.address: [meta(to.task_id, "SUCCESS", result)]})
+            else:
+                answer = stored(self._celery, to.task_id, "SUCCESS", result)
+            after = self._following.commands(to.task_id, to.followers, "SUCCESS", result, repr(answered))
+            *_, done = self._wire.ask(("MULTI",), *answer, *after, ("EXEC",))
+        except (RedisError, OSError) as exc:
+            raise Transient(f"redis: {exc}") from exc
+        except (ValueError, TypeError) as exc:
+            raise Refused("undeliverable", detail=f"{type(exc).__name__}: {exc}") from exc
+        if not done or done[0] is None:
+            raise Refused("undeliverable", detail="the reply address is a key of another type")
+
+    def _reply(self, to: ReplyTo, answered: Answered) -> None:
         try:
             self._celery.backend.store_result(
                 to.task_id, answered, "SUCCESS", request=Context(reply_to=to.address)
@@ -112,7 +140,6 @@ class CeleryBroker:
             raise Transient(f"redis: {cause}") from exc
         except (ValueError, TypeError, SerializationError) as exc:
             raise Refused("undeliverable", detail=f"{type(exc).__name__}: {exc}") from exc
-        self._report([TaskEvent.succeeded(to.task_id, answered)])
 
     def report_served(self, replies: Sequence[TaskReply], late: Sequence[LateReply]) -> None:
         """Report to Flower what the lane has done."""

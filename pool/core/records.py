@@ -5,9 +5,10 @@ only read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from pool.core.ids import ClaimId, OrgId, ProfileName, RequestPk, WorkerId
 from pool.core.states import BOUND, CLAIMED, PODDED, MoveReason, RequestState, Source, State
@@ -145,18 +146,25 @@ class ReplyTo:
     """The destination of an answer: a Celery task id and, for the slim client, its reply list.
 
     `origin` is the program that sent the request, as it names itself: service, pid and host.
+    `followers` is what is sent after the answer, as JSON; empty for most.
     """
 
     task_id: str
     address: str = ""
     origin: str = ""
+    followers: str = ""
 
     @classmethod
-    def of(cls, task_id: str, address: str, origin: str = "") -> ReplyTo:
+    def of(cls, task_id: str, address: str, origin: str | Sequence[str] = "") -> ReplyTo:
         """Return what is stored with a request; rows of an older version have no origin."""
-        return cls(task_id=task_id, address=address, origin=origin)
+        origin, followers = (origin, "") if isinstance(origin, str) else origin
+        return cls(task_id=task_id, address=address, origin=origin, followers=followers)
 
-    def stored(self) -> list[str]:
+    def stored(self) -> list[Any]:
+        """Return it for the table. Followers are beside the origin, where the previous version reads
+        past them: it still delivers the answer."""
+        if self.followers:
+            return [self.task_id, self.address, [self.origin, self.followers]]
         return [self.task_id, self.address, *([self.origin] if self.origin else [])]
 
 

@@ -39,7 +39,9 @@ class Decision:
 
         An unreadable row raises here, so that other answers are not affected.
         """
-        return tuple(ReplyTo.of(*each) for each in json.loads(self.event["replies"]))
+        found = (ReplyTo.of(*each) for each in json.loads(self.event["replies"]))
+        # A task id is answered once, although it may have sent its message twice.
+        return tuple({(to.task_id, to.address): to for to in found}.values())
 
     def answer(self, deps: Deps) -> Granted | RefusedAnswer:
         return of_event(deps, self.event)

@@ -33,7 +33,10 @@ def parsed(taken: Taken) -> LaneCall:
                 org, bound(("org", "profile", "request_id", "lease_s", "ttl_s", "wait_s"), args, kwargs)
             )
             origin = message.headers.get("origin") or ""
-            reply = ReplyTo(task_id=message.task_id, address=message.address, origin=origin)
+            follows = message.followers.text if message.followers else ""
+            reply = ReplyTo(
+                task_id=message.task_id, address=message.address, origin=origin, followers=follows
+            )
             return AcquireCall(asked=Acquire.parse(given, task_id=reply.task_id), reply=reply)
         case "pool.renew":
             return Renew.parse(bound(("claim_ids",), args, kwargs).get("claim_ids"), org)

@@ -38,11 +38,12 @@ def start_lane(app: WarmpoolApp) -> None:
         celery=app,
         limit_bytes=limit_bytes,
         visibility_s=pool.visibility_timeout_s,
+        following=app.following,
     )
     posting = Posting(mailbox, deps.store, timers, app.pool_broker.report_served)
     slow_path = SlowPath(deps, waits, posting, SharedThreads(app.threads), aside, stopping)
     authenticator = Authenticator(pool, orgs, app.internal_tasks, refusals, deps.clock)
-    admission = Admission(mailbox, authenticator, app.dropped, limit_bytes)
+    admission = Admission(mailbox, authenticator, app.dropped, limit_bytes, pool.follower_queues)
     deciding = Deciding(deps, line, authenticator, waits, slow_path)
     front = Front(deps, admission, Delayed(deps.clock, app.now), deciding, aside)
     lane = Lane(mailbox, OrgQueues(pool, orgs, aside), front, slow_path, posting)
