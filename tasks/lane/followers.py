@@ -173,6 +173,8 @@ def _parts(kind: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     if not tasks:
         raise Unfit(f"a {kind} is empty")
     if kind == "group":
+        if any("chord" in each["options"] for each in tasks):
+            raise Unfit("a group at the end of a chain in a chord is not supported")
         return {"tasks": _members(kind, kwargs["tasks"])}
     if any(each["subtask_type"] == "chain" for each in tasks):
         raise Unfit("a chain in a chain is not supported")
