@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeout
 
 from pool.client.messages import Message
+from pool.core.clock import SystemClock
 from pool.core.errors import Refused, Transient
 from pool.core.ids import ProfileName, new_task_id
 from pool.core.records import ReplyTo
@@ -80,6 +81,7 @@ class CeleryBroker:
         self._later = Gathering(timers, LATER_S, self._send_all, item=Item.MESSAGE)
         self._wire = RedisWire(url)
         self._events = EventSender(celery, f"{role}@{socket.gethostname()}", timers.left_out)
+        self._clock = SystemClock()
         self._origin = f"pool@{socket.gethostname()}"
 
     def send(self, task: str, **arguments: Any) -> None:
@@ -106,7 +108,7 @@ class CeleryBroker:
             self._reply_followed(to, answered)
         else:
             self._reply(to, answered)
-        self._report([TaskEvent.succeeded(to.task_id, answered)])
+        self._report([TaskEvent.succeeded(to.task_id, answered, to.took_s, self._now_s())])
 
     def _reply_followed(self, to: ReplyTo, answered: Answered) -> None:
         """Store the result and send what follows it, in one transaction."""
@@ -144,8 +146,13 @@ class CeleryBroker:
     def report_served(self, replies: Sequence[TaskReply], late: Sequence[LateReply]) -> None:
         """Report to Flower what the lane has done."""
         if self._celery.conf.worker_send_task_events:
-            self._report([event for reply in replies for event in TaskEvent.served(reply)])
-            self._report([TaskEvent.succeeded(each.to.task_id, each.answer) for each in late])
+            now_s, clock_s = self._now_s(), self._clock.monotonic()
+            for reply in replies:
+                took_s = max(0.0, clock_s - (reply.taken.taken_s or clock_s))
+                self._report(TaskEvent.served(reply, took_s, now_s))
+            self._report(
+                TaskEvent.succeeded(each.to.task_id, each.answer, each.to.took_s, now_s) for each in late
+            )
 
     def close(self) -> None:
         """Send what is left."""
@@ -155,6 +162,9 @@ class CeleryBroker:
         self._outbox.close()
         self._events.close()
         self._wire.close()
+
+    def _now_s(self) -> float:
+        return float(self._celery.now().timestamp())
 
     def _report(self, events: Iterable[TaskEvent]) -> None:
         if self._celery.conf.worker_send_task_events:

@@ -146,13 +146,15 @@ class ReplyTo:
     """The destination of an answer: a Celery task id and, for the slim client, its reply list.
 
     `origin` is the program that sent the request, as it names itself: service, pid and host.
-    `followers` is what is sent after the answer, as JSON; empty for most.
+    `followers` is what is sent after the answer, as JSON; empty for most. `took_s` is not stored: the
+    seconds from the request to its decision.
     """
 
     task_id: str
     address: str = ""
     origin: str = ""
     followers: str = ""
+    took_s: float = 0.0
 
     @classmethod
     def of(cls, task_id: str, address: str, origin: str | Sequence[str] = "") -> ReplyTo:

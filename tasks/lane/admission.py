@@ -51,7 +51,7 @@ class Admission:
         self._dropped.flush()
         for each in came.messages:
             try:
-                if reply := self._admit(each, came.now_s):
+                if reply := self._admit(each, came):
                     refused.append(reply)
             except Exception:  # the fault of one message costs no other
                 log.exception("message_not_read")
@@ -67,7 +67,7 @@ class Admission:
         replies += refused
         return fresh
 
-    def _admit(self, each: Received, now_s: float) -> TaskReply | None:
+    def _admit(self, each: Received, came: Delivery) -> TaskReply | None:
         message = read(each.raw, self._limit_bytes)
         if isinstance(message, DropReason):
             self._drop(each, message)
@@ -77,10 +77,12 @@ class Admission:
             return None
         if message.is_followed:
             message = self._followed(message)
-        proven = self._authenticator.proven(message, now_s)
+        proven = self._authenticator.proven(message, came.now_s)
         if isinstance(proven, Unproven):
-            return self._authenticator.refused(Taken(message=message, tag=each.tag), proven)
-        taken = Taken(message=message, tag=each.tag, proven=proven)
+            return self._authenticator.refused(
+                Taken(message=message, tag=each.tag, taken_s=came.taken_s), proven
+            )
+        taken = Taken(message=message, tag=each.tag, proven=proven, taken_s=came.taken_s)
         if message.refusal:
             return TaskReply.invalid(taken, message.refusal)
         self._held.append(taken)

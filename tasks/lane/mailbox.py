@@ -13,6 +13,7 @@ import itertools
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -123,7 +124,8 @@ class Mailbox:
         """
         self._next %= len(queues)
         order = [*queues[self._next :], *queues[: self._next]]
-        return self._wait(order) if self._found_empty >= len(queues) else self._look(most, order)
+        came = self._wait(order) if self._found_empty >= len(queues) else self._look(most, order)
+        return replace(came, taken_s=self._clock.monotonic()) if came.messages else came
 
     def _look(self, most: int, order: Sequence[str]) -> Delivery:
         some = order[:MOST_QUEUES]

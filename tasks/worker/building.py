@@ -20,6 +20,8 @@ from tasks.lane.refusals import Refusals
 from tasks.lane.sharing import SharedThreads
 from tasks.lane.slowpath import SlowPath
 from tasks.lane.waits import Waits
+from tasks.worker import revoking
+from tasks.worker.revoking import Revoking
 
 _JOIN_S = 30.0
 
@@ -50,6 +52,8 @@ def start_lane(app: WarmpoolApp) -> None:
     thread = app.watched.make(
         "lane", lambda: lane.run(deps.clock, stopping, thread.turned), stop=stopping, stuck_after_s=STUCK_S
     )
+    if not pool.signed_requests:
+        revoking.listen(Revoking(deps, timers))
     # They are called in reverse order.
     for close in (refusals.flush, posting.close, mailbox.close, line.close, slow_path.close):
         app.closing.callback(close)

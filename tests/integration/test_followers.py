@@ -4,8 +4,9 @@ the answer, also if it comes later than the message or its process dies, once pe
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -90,7 +91,7 @@ def test_a_link_without_an_id_gets_one_that_depends_on_the_call_only(shop: Shop)
         shop.redis.delete(RUNS)
         given = shop.sig("acquire", org="acme", request_id="same").set(link=[shop.task("work")])
         given.apply_async(task_id="the-same-call").get(timeout=SOON_S)
-        ids += [run["id"] for run in eventually(lambda: shop.runs(), within_s=SOON_S)]
+        ids += [run["id"] for run in eventually(shop.runs, within_s=SOON_S)]
         if len(ids) == 1:
             [mark] = shop.redis.keys("warmpool.followed.the-same-call:c-*")
             shop.redis.delete(mark)
@@ -107,7 +108,9 @@ def test_a_refusal_is_an_answer_like_any_other(shop: Shop) -> None:
 
 def test_a_chain_goes_on_after_a_wait(system: System, shop: Shop) -> None:
     [first, *_] = all_taken(system, shop)
-    result = chain(shop.sig("acquire", org="acme", wait_s=60), shop.task("work", more="!").set(queue="billing"))()
+    result = chain(
+        shop.sig("acquire", org="acme", wait_s=60), shop.task("work", more="!").set(queue="billing")
+    )()
     _waits(system)
     assert shop.runs() == []
     shop.sig("release", claim_id=first).apply_async().get(timeout=SOON_S)
@@ -171,7 +174,8 @@ def test_the_body_of_a_chord_of_two_acquires_gets_both_answers_in_order(system: 
     assert [each["claim_id"] for each in run["got"]] == [
         system_claim(system, org) for org in ("acme", "bolt")
     ]
-    assert not [key for key in shop.redis.keys("celery-taskset-meta-*") if key.endswith((".j", ".s"))]
+    left: Any = shop.redis.keys("celery-taskset-meta-*.[js]")
+    assert left == []
 
 
 def system_claim(system: System, org: str) -> str:
@@ -211,7 +215,9 @@ def test_a_nested_group_keeps_its_shape_in_the_results_of_a_chord(shop: Shop) ->
         shop.redis.delete(RUNS)
         header = [group(one, one.clone()), chain(one.clone(), one.clone())]
         chord(header, shop.task("total"))().get(timeout=SOON_S)
-        return json.loads(json.dumps(once(shop, "shop.total")["got"]).replace('{"outcome": "unknown_request"}', "1"))
+        return json.loads(
+            json.dumps(once(shop, "shop.total")["got"]).replace('{"outcome": "unknown_request"}', "1")
+        )
 
     own = shape(shop.task("work", {"outcome": "own"}).set(immutable=True))
     pools = shape(shop.sig("cancel", org="acme", request_id="x").set(immutable=True))
@@ -220,7 +226,9 @@ def test_a_nested_group_keeps_its_shape_in_the_results_of_a_chord(shop: Shop) ->
 
 def test_caller_tasks_in_a_chain_go_through_the_same_entry(system: System, shop: Shop) -> None:
     claim = shop.sig("acquire", org="acme", lease_s=600).apply_async().get(timeout=SOON_S)["claim_id"]
-    release = shop.app.signature("pool.release", kwargs={"claim_id": claim}, immutable=True, queue="elsewhere")
+    release = shop.app.signature(
+        "pool.release", kwargs={"claim_id": claim}, immutable=True, queue="elsewhere"
+    )
     renew = shop.app.signature("pool.renew", kwargs={"claim_ids": [claim]}, immutable=True)
     result = chain(shop.sig("cancel", org="acme", request_id="x"), renew, release, shop.task("work"))()
     assert result.get(timeout=SOON_S) == "released"
@@ -232,7 +240,7 @@ def test_a_failed_call_runs_its_errback_and_ends_its_chain(system: System, shop:
     with system.store.write() as tx:  # the function fails until it is as it was
         tx.execute(text("ALTER TABLE requests RENAME COLUMN profile TO renamed"))
     try:
-        result = chain(sig, shop.task("work")).apply_async(link_error=shop.task("failed"))
+        result: Any = chain(sig, shop.task("work")).apply_async(link_error=shop.task("failed"))
         run = eventually(lambda: shop.runs("shop.failed"), within_s=90)[0]
     finally:
         with system.store.write() as tx:
@@ -242,11 +250,53 @@ def test_a_failed_call_runs_its_errback_and_ends_its_chain(system: System, shop:
     assert shop.runs() == []
 
 
-def _waits(system: System) -> None:
+def test_a_revoked_acquire_that_waits_is_cancelled_and_no_other(system: System, shop: Shop) -> None:
+    all_taken(system, shop)
+    other = shop.sig("acquire", org="acme", wait_s=600).apply_async()
+    given = shop.sig("acquire", org="acme", wait_s=600, request_id="mine").apply_async()
+    _waits(system, 2)
+    shop.app.control.revoke([given.id, "unknown", "x" * 300, "\x00"])
+    assert given.get(timeout=SOON_S)["reason"] == "cancelled"
+    _waits(system)
+    shop.app.control.revoke(other.id)
+    assert other.get(timeout=SOON_S)["reason"] == "cancelled"
+
+
+def test_events_have_the_time_of_receipt_and_the_runtime_of_a_wait(system: System, shop: Shop) -> None:
+    [first, *_] = all_taken(system, shop)
+    seen: dict[str, dict[str, Any]] = {}
+    with shop.app.connection() as connection:
+        receiver = shop.app.events.Receiver(connection, handlers={"*": lambda e: seen.update({e["type"]: e})})
+        with receiver.consumer_context(wakeup=False):
+            waits = shop.sig("acquire", org="acme", wait_s=60).apply_async()
+            _captured(receiver, lambda: seen.get("task-started", {}).get("uuid") == waits.id)
+            received = dict(seen["task-received"])
+            shop.sig("release", claim_id=first).apply_async()
+            _captured(receiver, lambda: seen.get("task-succeeded", {}).get("uuid") == waits.id)
+    assert received["uuid"] == waits.id
+    done = seen["task-succeeded"]
+    assert done["runtime"] > 0
+    # Database and acquire worker measure the same span, each with its own clock.
+    assert done["runtime"] == pytest.approx(done["timestamp"] - received["timestamp"], abs=2.0)
+    assert seen["task-started"]["timestamp"] >= received["timestamp"]
+
+
+def _captured(receiver: Any, is_there: Callable[[], bool]) -> None:
+    """Read events until one is there."""
+
+    def look() -> bool:
+        with contextlib.suppress(TimeoutError):
+            receiver.connection.drain_events(timeout=0.2)
+        return is_there()
+
+    eventually(look, within_s=SOON_S)
+
+
+def _waits(system: System, count: int = 1) -> None:
     R = schema.requests
 
-    def open_requests() -> list[Any]:
+    def open_requests() -> bool:
         with system.store.read() as tx:
-            return list(tx.execute(select(R.c.pk).where(R.c.state == "waiting")))
+            return len(tx.execute(select(R.c.pk).where(R.c.state == "waiting")).all()) == count
 
     eventually(open_requests, within_s=SOON_S)
