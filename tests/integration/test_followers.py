@@ -5,6 +5,7 @@ the answer, also if it comes later than the message or its process dies, once pe
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -21,14 +22,19 @@ from pool.core.states import Condition
 from pool.lifecycle import claiming
 from pool.store import schema
 from tests.integration.test_end_to_end import EventListener
+from tests.support.hostile import INTERNAL_TASKS
+from tests.support.hostile_draft import follower, hostile_followers
 from tests.support.postgres_server import PostgresServer
+from tests.support.pushing import Sender, never_sent
 from tests.support.shop import RUNS, Shop
+from tests.support.standing import Standing
 from tests.support.system import EVERYTHING, System
 from tests.support.waiting import eventually
 from tests.support.world import World, some_settings
 
 WARM = 3
 SOON_S = 40.0
+SEED = 7
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -40,7 +46,7 @@ def system(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer) -
         "profiles": {"default": {"warm_target": WARM, "grace_s": 1}},
     }
     folder = tmp_path_factory.mktemp("followed")
-    with System(folder, postgres.create_database("followed"), settings=settings) as made:
+    with System(folder, postgres.create_database("followed"), settings=settings, measured=True) as made:
         made.run(*EVERYTHING).wait_idle(WARM)
         yield made
 
@@ -275,6 +281,46 @@ def test_events_have_the_time_of_receipt_and_the_runtime_of_a_wait(system: Syste
     assert received["timestamp"] <= started["timestamp"] <= done["timestamp"]
     # The database and the acquire worker measure the same span, each with its own clock.
     assert done["runtime"] == pytest.approx(done["timestamp"] - received["timestamp"], abs=2.0)
+
+
+def test_hostile_followers_are_refused_and_nothing_of_them_is_sent(system: System, shop: Shop) -> None:
+    chance, standing = random.Random(SEED), Standing(system)
+    with Sender(system) as sender, never_sent(system, "hostile-mark"):
+        count = 0
+        for number in range(40):
+            task = chance.choice(INTERNAL_TASKS)
+            for each in hostile_followers(task, chance):
+                draft = sender.draft("pool.cancel", org="acme", request_id="none")
+                draft.embed[chance.choice(("callbacks", "errbacks", "chain"))] = each
+                draft.embed["callbacks"] = [*each, follower("shop.work", task_id=f"hostile-mark-{number}")]
+                sender.push(draft)
+                count += 1
+        valid = sender.draft("pool.cancel", org="acme", request_id="none")
+        sender.push(valid)
+        answers: list[dict[str, Any]] = []
+        while not answers or answers[-1] != {"outcome": "unknown_request"}:
+            answers += sender.answers()
+    refused = [each for each in answers[:-1] if not each["detail"].startswith("link: ")]
+    assert refused == []
+    assert len(answers) > count / 2
+    standing.assert_stands()
+    assert shop.redis.llen("fleet") == shop.redis.llen("passes") == 0
+
+
+def test_followers_that_redis_refuses_cost_no_other_caller_its_answer(system: System, shop: Shop) -> None:
+    """The name of the queue is a key of another type."""
+    shop.redis.set("billing", "not a list")
+    try:
+        with system["acquire"].frozen():
+            work = shop.task("work").set(queue="billing")
+            sent = [
+                shop.sig("cancel", org="acme", request_id="x").set(link=link).apply_async()
+                for link in ([], [work], [])
+            ]
+        answers = [each.get(timeout=SOON_S) for each in sent]
+    finally:
+        shop.redis.delete("billing")
+    assert answers == [{"outcome": "unknown_request"}] * 3
 
 
 def _is_cancelled(shop: Shop, task_id: str) -> bool:
