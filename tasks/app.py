@@ -29,7 +29,8 @@ from pool.passes.failing import FailingPasses
 from tasks.background import Timers
 from tasks.lane.dropping import Dropped
 from tasks.lane.following import Following
-from tasks.options import INTERNAL_TASKS, celery_options
+from tasks.options import celery_options
+from tasks.routes import INTERNAL_TASKS
 from tasks.sending import CeleryBroker
 
 

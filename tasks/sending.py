@@ -32,7 +32,7 @@ from tasks.lane.replies import Answered
 from tasks.lane.results import meta, pushes, stored
 from tasks.lane.taskevents import EventSender, TaskEvent
 from tasks.lane.wire import RedisWire
-from tasks.options import ROUTES
+from tasks.routes import ROUTES
 
 log = structlog.get_logger(__name__)
 

@@ -18,7 +18,7 @@ from tasks.lane.messages import CANARY, IncomingMessage
 from tasks.lane.proving import NOT_SIGNED, ForeignOrg, Nonce, Proven, Unproven, refusal
 from tasks.lane.refusals import Refusals
 from tasks.lane.replies import Answered
-from tasks.options import INTERNAL_TASKS
+from tasks.routes import INTERNAL_TASKS
 
 # Refusals of unauthenticated requests that are answered, per second.
 MOST_ANSWERED_A_SECOND = 100

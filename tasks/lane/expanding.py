@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID, uuid5
 
 from pool.core.names import ACQUIRE
-from tasks.options import INTERNAL_TASKS, ROUTES
+from tasks.routes import INTERNAL_TASKS, ROUTES
 
 # The place of the results of a chord's header in the arguments of its body.
 RESULTS = "\x00results\x00"

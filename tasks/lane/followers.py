@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.lane.bounds import MOST_DIGITS, cleaned, is_name
-from tasks.options import INTERNAL_TASKS, ROUTES
+from tasks.routes import INTERNAL_TASKS, ROUTES
 
 # The most tasks that may follow one call, nested ones included, and their bytes as JSON.
 MOST = 50

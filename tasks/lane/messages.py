@@ -20,7 +20,7 @@ from pool.core.names import REPLY_PREFIX
 from pool.core.signing import HEADER, INTERNAL_HEADER, Asked
 from tasks.lane.bounds import ARGUMENTS, FRAME, MOST_TEXT, TooDeep, cleaned, decoded, is_name
 from tasks.lane.followers import KINDS, Followers, Unfit, followers
-from tasks.options import INTERNAL_TASKS
+from tasks.routes import INTERNAL_TASKS
 
 CANARY = "pool.canary"
 TASKS = frozenset({"pool.acquire", "pool.renew", "pool.release", "pool.cancel", CANARY})

@@ -323,10 +323,20 @@ def test_followers_that_redis_refuses_cost_no_other_caller_its_answer(system: Sy
     assert answers == [{"outcome": "unknown_request"}] * 3
 
 
+def test_followers_of_one_call_are_sent_although_one_is_refused(shop: Shop) -> None:
+    shop.redis.set("billing", "not a list")
+    try:
+        sig = shop.sig("cancel", org="acme", request_id="x")
+        sig.set(link=[shop.task("work").set(queue="billing"), shop.task("work")]).apply_async()
+        once(shop)
+    finally:
+        shop.redis.delete("billing")
+
+
 def _is_cancelled(shop: Shop, task_id: str) -> bool:
     """Celery marks it as revoked at once; then comes the answer of the pool."""
     meta = json.loads(str(shop.redis.get(f"celery-task-meta-{task_id}") or "{}"))
-    return meta.get("status") == "SUCCESS" and meta["result"]["reason"] == "cancelled"
+    return bool(meta.get("status") == "SUCCESS" and meta["result"]["reason"] == "cancelled")
 
 
 def _waits(system: System, count: int = 1) -> None:

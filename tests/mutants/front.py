@@ -8,6 +8,8 @@ _INCOMING = "tests/unit/test_incoming_messages.py"
 _MAILBOX = "tests/integration/test_mailbox.py"
 _SHARING = "tests/unit/test_sharing.py"
 _SIGNING = "tests/unit/test_signing.py"
+_FOLLOWERS = "tests/unit/test_followers.py"
+_FOLLOWED = "tests/integration/test_followers.py"
 _HOSTILE = "tests/faults/test_hostile_messages.py"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -70,10 +72,115 @@ MUTANTS: tuple[Mutant, ...] = (
     broken(
         40,
         "a message with a follower is accepted",
-        "tasks/lane/messages.py",
-        "    if any(embedded.get(name) for name in _FOLLOWERS):",
-        "    if not embedded:",
+        "tasks/lane/followers.py",
+        '        if each.get("task") in INTERNAL_TASKS:',
+        "        if not each:",
         f"{_INCOMING}::test_message_with_a_follower_is_refused_and_the_follower_named",
+        f"{_FOLLOWERS}::test_tasks_of_the_control_plane_are_refused_at_any_depth",
+    ),
+    broken(
+        40,
+        "a stored follower may be a task of the control plane",
+        "tasks/lane/expanding.py",
+        "        if task in INTERNAL_TASKS:",
+        "        if not task:",
+        f"{_FOLLOWERS}::test_tasks_of_the_control_plane_are_refused_at_any_depth",
+    ),
+    broken(
+        40,
+        "a follower may name any queue",
+        "tasks/lane/followers.py",
+        "        foreign = sorted(self.queues - set(allowed))",
+        "        foreign = list[str]()",
+        f"{_FOLLOWERS}::test_queues_that_are_not_allowed_are_refused_at_any_depth",
+    ),
+    broken(
+        40,
+        "a stored follower may name any queue",
+        "tasks/lane/expanding.py",
+        "        if queue not in self.queues:",
+        "        if not queue:",
+        f"{_FOLLOWERS}::test_queues_that_are_not_allowed_are_refused_at_any_depth",
+    ),
+    broken(
+        40,
+        "a follower that is a task of callers goes to any queue",
+        "tasks/lane/expanding.py",
+        "        if task in ROUTES:",
+        "        if not task:",
+        f"{_FOLLOWERS}::test_tasks_of_callers_go_to_the_queue_of_callers_whatever_they_name",
+    ),
+    broken(
+        40,
+        "any number of tasks may follow",
+        "tasks/lane/followers.py",
+        "    if len(tasks) > MOST:",
+        "    if len(tasks) > 10**6:",
+        f"{_FOLLOWERS}::test_number_and_bytes_are_bounded",
+    ),
+    broken(
+        40,
+        "what follows may have any size",
+        "tasks/lane/followers.py",
+        "    if len(text) > MOST_BYTES:",
+        "    if len(text) > 10**9:",
+        f"{_FOLLOWERS}::test_number_and_bytes_are_bounded",
+    ),
+    broken(
+        40,
+        "a chord's body may be carried by any number of tasks",
+        "tasks/lane/followers.py",
+        " > MOST_GROWN:",
+        " > 10**9:",
+        f"{_FOLLOWERS}::test_number_and_bytes_are_bounded",
+    ),
+    broken(
+        40,
+        "something may follow a signed request",
+        "tasks/lane/admission.py",
+        "            why = SIGNED",
+        '            why = ""',
+        "tests/unit/test_front.py::test_nothing_may_follow_a_signed_request",
+    ),
+    broken(
+        40,
+        "a token is in the arguments that Flower shows",
+        "tasks/lane/following.py",
+        '                expander.expand(each, answer, shown, place.at(f"link{n}"))',
+        '                expander.expand(each, answer, answer, place.at(f"link{n}"))',
+        f"{_FOLLOWERS}::test_a_callback_gets_the_answer_and_the_id_that_its_caller_gave",
+    ),
+    broken(
+        30,
+        "what follows is sent with each delivery of one answer",
+        "tasks/lane/following.py",
+        "  if redis.call('EXISTS', mark) == 1 then return 0 end",
+        "",
+        f"{_FOLLOWED}::test_a_message_whose_process_was_killed_before_its_answer_is_followed_once",
+    ),
+    broken(
+        30,
+        "a late answer has nothing that follows it",
+        "tasks/sending.py",
+        "        if to.followers:",
+        "        if not to.task_id:",
+        f"{_FOLLOWED}::test_a_chain_goes_on_once_if_the_deciding_process_is_killed_before_it_answers",
+    ),
+    broken(
+        30,
+        "followers are not stored with a request that waits",
+        "tasks/lane/arguments.py",
+        'message.followers.text if message.followers else ""',
+        '""',
+        f"{_FOLLOWED}::test_a_chain_goes_on_after_a_wait",
+    ),
+    broken(
+        40,
+        "a queue that Redis refuses ends the transaction of all answers",
+        "tasks/lane/following.py",
+        "  local reply = redis.pcall(unpack(command))",
+        "  local reply = redis.call(unpack(command))",
+        f"{_FOLLOWED}::test_followers_of_one_call_are_sent_although_one_is_refused",
     ),
     broken(
         30,

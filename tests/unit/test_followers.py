@@ -13,9 +13,10 @@ from celery import Celery
 from pool.core.records import ReplyTo
 from tasks.lane.followers import MOST, MOST_BYTES, Followers, Unfit, followers
 from tasks.lane.following import Following
+from tasks.lane.messages import IncomingMessage, read
 from tests.support.hostile import INTERNAL_TASKS
 from tests.support.hostile_draft import FOREIGN, Draft, canvas, follower, hostile_followers
-from tests.unit.test_incoming_messages import LIMIT, IncomingMessage, read
+from tests.unit.test_incoming_messages import LIMIT
 
 ALLOWED = ("celery", "billing")
 GRANTED = {"outcome": "granted", "claim_id": "c-1", "token": "secret"}
