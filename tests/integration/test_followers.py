@@ -42,8 +42,11 @@ pytestmark = pytest.mark.timeout(180)
 @pytest.fixture(scope="module")
 def system(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer) -> Iterator[System]:
     settings = {
-        "pool": {"max_workers": WARM, "hot_idle_ttl_s": 0, "follower_queues": ["celery", "billing"]},
-        "profiles": {"default": {"warm_target": WARM, "grace_s": 1}},
+        "pool": {"max_workers": WARM + 1, "hot_idle_ttl_s": 0, "follower_queues": ["celery", "billing"]},
+        "profiles": {
+            "default": {"warm_target": WARM, "grace_s": 1},
+            "bound": {"warm_target": 1, "grace_s": 1, "activation_path": "/activate"},
+        },
     }
     folder = tmp_path_factory.mktemp("followed")
     with System(folder, postgres.create_database("followed"), settings=settings, measured=True) as made:
@@ -122,6 +125,13 @@ def test_a_chain_goes_on_after_a_wait(system: System, shop: Shop) -> None:
     assert shop.runs() == []
     shop.sig("release", claim_id=first).apply_async().get(timeout=SOON_S)
     assert result.get(timeout=SOON_S) == "granted!"
+    assert once(shop)["id"] == result.id
+
+
+def test_a_chain_goes_on_after_an_activation(shop: Shop) -> None:
+    """The answer comes from the process that activates the worker."""
+    result = chain(shop.sig("acquire", org="acme", profile="bound", wait_s=60), shop.task("work"))()
+    assert result.get(timeout=SOON_S) == "granted"
     assert once(shop)["id"] == result.id
 
 
