@@ -46,7 +46,7 @@ def _close(**_: Any) -> None:
 
 @app.task(name="shop.ask", bind=True, max_retries=5)
 def ask(self: Any, org: str, question: str) -> dict[str, Any]:
-    """Borrow a worker for one question. A refusal is retried when the pool says so."""
+    """Borrow a worker for one question. A refusal is retried after its `retry_after_s`."""
     try:
         with pool().acquire(org, wait_s=20) as worker:
             request = urllib.request.Request(  # noqa: S310 - the pool's own endpoint

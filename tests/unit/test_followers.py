@@ -29,7 +29,7 @@ def given(**embed: Any) -> Followers:
 
 
 def plan(found: Followers, state: str = "SUCCESS", result: Any = GRANTED) -> dict[str, Any]:
-    """Return what Redis is asked to do."""
+    """Return the plan that Redis gets."""
     app = Celery("test", backend="redis://", set_as_current=False)
     [(_, _, _, text)] = Following(app, ALLOWED).commands("t-1", found.text, state, result, "granted")
     return dict(json.loads(text))
