@@ -176,6 +176,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         40,
+        "a revoke cancels a signed request",
+        "tasks/worker/building.py",
+        "    if not pool.signed_requests:\n        revoking",
+        "    if pool.message_limit_bytes:\n        revoking",
+        "tests/integration/test_signed.py::test_a_revoke_cancels_no_signed_request",
+    ),
+    broken(
+        40,
         "a queue that Redis refuses ends the transaction of all answers",
         "tasks/lane/following.py",
         "  local reply = redis.pcall(unpack(command))",
