@@ -417,7 +417,7 @@ def test_a_revoke_cancels_no_signed_request(system: System, caller: SignedCaller
     app = Celery("service", broker=system.redis.url, backend=system.redis.url, set_as_current=False)
     try:
         for _ in range(2):
-            replies = app.control.revoke(message.task_id, reply=True, timeout=2)
+            replies = app.control.revoke(message.task_id, reply=True, timeout=2) or []
             assert any(name.startswith("acquire@") for each in replies for name in each), replies
     finally:
         app.close()
