@@ -28,7 +28,9 @@ from pool.metrics.catalog import Item
 from pool.passes.failing import FailingPasses
 from tasks.background import Timers
 from tasks.lane.dropping import Dropped
-from tasks.options import INTERNAL_TASKS, celery_options
+from tasks.lane.following import Following
+from tasks.options import celery_options
+from tasks.routes import INTERNAL_TASKS
 from tasks.sending import CeleryBroker
 
 
@@ -68,7 +70,13 @@ class WarmpoolApp(Celery):
     @cached_property
     def pool_broker(self) -> CeleryBroker:
         url, signs = config.broker_url(self.settings), self.internal_tasks.sign
-        return CeleryBroker(self, url, self.role, self.timers, self.watched, signs)
+        return CeleryBroker(self, url, self.role, self.timers, self.watched, signs, self.following)
+
+    @cached_property
+    def following(self) -> Following:
+        """Sends what follows the answers to callers. With signed requests nothing does."""
+        pool = self.settings.pool
+        return Following(self, () if pool.signed_requests else pool.follower_queues)
 
     @cached_property
     def internal_tasks(self) -> InternalTasks:

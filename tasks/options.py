@@ -11,24 +11,9 @@ from kombu import Exchange, Queue
 from beat_schedule import beat_schedule
 from pool import config
 from pool.core.names import ACQUIRE, BIND, FLEET, PASSES
-from pool.core.periods import PERIODS_S
 from pool.core.settings import Settings
+from tasks.routes import ROUTES
 
-ROUTES = {
-    "pool.acquire": ACQUIRE,
-    "pool.renew": ACQUIRE,
-    "pool.release": ACQUIRE,
-    "pool.cancel": ACQUIRE,
-    "pool.canary": ACQUIRE,
-    "pool.spawn": FLEET,
-    "pool.retire": FLEET,
-    "pool.activate": BIND,
-    "pool.stamp": BIND,
-    "pool.refill": PASSES,
-    **{f"pool.{name}": PASSES for name in PERIODS_S},
-}
-# Tasks that only the control plane sends.
-INTERNAL_TASKS = frozenset({"pool.canary", *(task for task, queue in ROUTES.items() if queue != ACQUIRE)})
 # LANE is the queue for callers; the lane reads it. Celery's consumer in an acquire worker reads
 # UNUSED, which stays empty, and restores unacknowledged messages of workers that died.
 LANE, UNUSED = ACQUIRE, f"{ACQUIRE}.general"

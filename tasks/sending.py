@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeout
 
 from pool.client.messages import Message
+from pool.core.clock import SystemClock
 from pool.core.errors import Refused, Transient
 from pool.core.ids import ProfileName, new_task_id
 from pool.core.records import ReplyTo
@@ -26,10 +27,12 @@ from pool.core.threads import Threads
 from pool.metrics.catalog import Item
 from tasks.background import Gathering, Outbox, Timers
 from tasks.lane.exchange import LateReply, TaskReply
+from tasks.lane.following import Following
 from tasks.lane.replies import Answered
+from tasks.lane.results import meta, pushes, stored
 from tasks.lane.taskevents import EventSender, TaskEvent
 from tasks.lane.wire import RedisWire
-from tasks.options import ROUTES
+from tasks.routes import ROUTES
 
 log = structlog.get_logger(__name__)
 
@@ -58,7 +61,7 @@ class Sending:
 class CeleryBroker:
     """Sends tasks in the background and replies at once."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one argument per part
         self,
         celery: Celery,
         url: str,
@@ -66,8 +69,10 @@ class CeleryBroker:
         timers: Timers,
         threads: Threads,
         signs: Callable[[Asked], str],
+        following: Following,
     ) -> None:
         self._celery = celery
+        self._following = following
         self._signs = signs
         self._outbox = Outbox("outbox", self._deal, threads)
         self._left_out = timers.left_out
@@ -76,6 +81,7 @@ class CeleryBroker:
         self._later = Gathering(timers, LATER_S, self._send_all, item=Item.MESSAGE)
         self._wire = RedisWire(url)
         self._events = EventSender(celery, f"{role}@{socket.gethostname()}", timers.left_out)
+        self._clock = SystemClock()
         self._origin = f"pool@{socket.gethostname()}"
 
     def send(self, task: str, **arguments: Any) -> None:
@@ -98,6 +104,30 @@ class CeleryBroker:
         Raise `Refused` if no result can be stored under that id or address.
         """
         answered = Answered(dict(answer))
+        if to.followers:
+            self._reply_followed(to, answered)
+        else:
+            self._reply(to, answered)
+        self._report([TaskEvent.succeeded(to.task_id, answered, to.took_s, self._now_s())])
+
+    def _reply_followed(self, to: ReplyTo, answered: Answered) -> None:
+        """Store the result and send what follows it, in one transaction."""
+        result = answered.__json__()
+        try:
+            if to.address:
+                answer = pushes({to.address: [meta(to.task_id, "SUCCESS", result)]})
+            else:
+                answer = stored(self._celery, to.task_id, "SUCCESS", result)
+            after = self._following.commands(to.task_id, to.followers, "SUCCESS", result, repr(answered))
+            *_, done = self._wire.ask(("MULTI",), *answer, *after, ("EXEC",))
+        except (RedisError, OSError) as exc:
+            raise Transient(f"redis: {exc}") from exc
+        except (ValueError, TypeError) as exc:
+            raise Refused("undeliverable", detail=f"{type(exc).__name__}: {exc}") from exc
+        if not done or done[0] is None:
+            raise Refused("undeliverable", detail="the reply address is a key of another type")
+
+    def _reply(self, to: ReplyTo, answered: Answered) -> None:
         try:
             self._celery.backend.store_result(
                 to.task_id, answered, "SUCCESS", request=Context(reply_to=to.address)
@@ -112,13 +142,17 @@ class CeleryBroker:
             raise Transient(f"redis: {cause}") from exc
         except (ValueError, TypeError, SerializationError) as exc:
             raise Refused("undeliverable", detail=f"{type(exc).__name__}: {exc}") from exc
-        self._report([TaskEvent.succeeded(to.task_id, answered)])
 
     def report_served(self, replies: Sequence[TaskReply], late: Sequence[LateReply]) -> None:
         """Report to Flower what the lane has done."""
         if self._celery.conf.worker_send_task_events:
-            self._report([event for reply in replies for event in TaskEvent.served(reply)])
-            self._report([TaskEvent.succeeded(each.to.task_id, each.answer) for each in late])
+            now_s, clock_s = self._now_s(), self._clock.monotonic()
+            for reply in replies:
+                took_s = max(0.0, clock_s - (reply.taken.taken_s or clock_s))
+                self._report(TaskEvent.served(reply, took_s, now_s))
+            self._report(
+                TaskEvent.succeeded(each.to.task_id, each.answer, each.to.took_s, now_s) for each in late
+            )
 
     def close(self) -> None:
         """Send what is left."""
@@ -128,6 +162,9 @@ class CeleryBroker:
         self._outbox.close()
         self._events.close()
         self._wire.close()
+
+    def _now_s(self) -> float:
+        return float(self._celery.now().timestamp())
 
     def _report(self, events: Iterable[TaskEvent]) -> None:
         if self._celery.conf.worker_send_task_events:

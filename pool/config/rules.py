@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pool.config import podrules
 from pool.config.kinds import Wrong
 from pool.core import brokerurl, database_url
-from pool.core.names import ENV_PREFIX, ENV_TEST_PREFIX
+from pool.core.names import ENV_PREFIX, ENV_TEST_PREFIX, QUEUES, RESERVED_PREFIXES
 from pool.core.settings import KubernetesSettings, OrgDefaults, PoolSettings, Profile
 
 Rule = Callable[[Any], Iterator[Wrong]]
@@ -24,6 +24,7 @@ LEAST_OLD_KEY_CHARS = 16
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _VALUE_KEY = re.compile(r"[A-Za-z0-9_.-]+")
+_QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@/-]{0,127}")
 _URL_PATH = re.compile(r"/[^\s?#]*(?:\?[^\s#]*)?")
 _DATABASE_TAKES = f"{database_url.TAKES}, or empty for the embedded server"
 
@@ -68,6 +69,13 @@ def _broker_url(value: str) -> Iterator[Wrong]:
         brokerurl.parse(value)
     except brokerurl.InvalidUrl as exc:
         yield Wrong(given=brokerurl.hidden(value), takes=f"{exc.takes}, or empty for the embedded server")
+
+
+def _follower_queues(value: tuple[str, ...]) -> Iterator[Wrong]:
+    for name in value:
+        own = any(name == each or name.startswith(f"{each}.") for each in QUEUES)
+        if own or not _QUEUE.fullmatch(name) or name.startswith(RESERVED_PREFIXES):
+            yield Wrong(given=name, takes="names of queues of your own Celery apps, none of the pool's keys")
 
 
 def _well_formed(url: str, schemes: tuple[str, ...]) -> bool:
@@ -126,6 +134,7 @@ RULES: dict[tuple[type, str], Rule] = {
     (PoolSettings, "master_key_next"): _next_master_key,
     (PoolSettings, "database_url"): _database_url,
     (PoolSettings, "broker_url"): _broker_url,
+    (PoolSettings, "follower_queues"): _follower_queues,
     (Profile, "image"): _image,
     (Profile, "env"): _env,
     (Profile, "activation_path"): _url_path,

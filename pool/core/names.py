@@ -20,6 +20,10 @@ RESULT_PREFIX = "celery-task-meta-"
 # Calls that an acquire worker has taken and not answered, by tag, and since when.
 TAKEN_KEY = "warmpool.taken"
 TAKEN_SINCE_KEY = "warmpool.taken_since"
+# Calls whose followers were sent.
+FOLLOWED_PREFIX = "warmpool.followed."
+# Keys that begin like this are no queue of a service.
+RESERVED_PREFIXES = ("warmpool", "celery-task-meta-", "celery-taskset-meta-", "_kombu.", "unacked")
 # Exists for ever; if it is missing, Redis was emptied.
 KEPT_KEY = "warmpool.kept"
 # Ends the name of an org inside a key. No org name contains it, so no prefix of one org matches the keys

@@ -5,9 +5,10 @@ only read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from pool.core.ids import ClaimId, OrgId, ProfileName, RequestPk, WorkerId
 from pool.core.states import BOUND, CLAIMED, PODDED, MoveReason, RequestState, Source, State
@@ -145,25 +146,41 @@ class ReplyTo:
     """The destination of an answer: a Celery task id and, for the slim client, its reply list.
 
     `origin` is the program that sent the request, as it names itself: service, pid and host.
-    `traceparent` is the trace of the request, if it has one.
+    `traceparent` is the trace of the request, if it has one. `followers` is what is sent after the
+    answer, as JSON; empty for most. `took_s` is not stored: the seconds from the request to its
+    decision.
     """
 
     task_id: str
     address: str = ""
     origin: str = ""
     traceparent: str = ""
+    followers: str = ""
+    took_s: float = 0.0
 
     @classmethod
     def of(
-        cls, task_id: str, address: str, origin: str = "", traceparent: str = "", *_later: object
+        cls,
+        task_id: str,
+        address: str,
+        origin: str | Sequence[str] = "",
+        traceparent: str = "",
+        *_later: object,
     ) -> ReplyTo:
         """Return what is stored with a request; rows of an older version have less, of a later one more."""
-        return cls(task_id=task_id, address=address, origin=origin, traceparent=traceparent)
+        origin, followers = (origin, "") if isinstance(origin, str) else origin
+        return cls(
+            task_id=task_id, address=address, origin=origin, traceparent=traceparent, followers=followers
+        )
 
-    def stored(self) -> list[str]:
+    def stored(self) -> list[Any]:
+        """Return it for the table. Followers are beside the origin, where the previous version reads
+        past them: it still delivers the answer.
+        """
+        origin = [self.origin, self.followers] if self.followers else self.origin
         if self.traceparent:
-            return [self.task_id, self.address, self.origin, self.traceparent]
-        return [self.task_id, self.address, *([self.origin] if self.origin else [])]
+            return [self.task_id, self.address, origin, self.traceparent]
+        return [self.task_id, self.address, *([origin] if origin else [])]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,6 +70,11 @@ class PoolSettings:
         default=False, doc="Whether each org has its own queue and reply keys; requires signed_requests."
     )
 
+    follower_queues: tuple[str, ...] = _opt(
+        ("celery",),
+        "Queues to which callbacks, chains and chords of a caller's request may be sent; the first is for"
+        " tasks that name none. Empty: none are sent. With signed_requests none are accepted.",
+    )
     message_limit_bytes: int = _opt(
         1_000_000,
         "Largest message that a caller may send, in bytes. Larger ones are dropped.",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -39,7 +39,10 @@ class Decision:
 
         An unreadable row raises here, so that other answers are not affected.
         """
-        return tuple(ReplyTo.of(*each) for each in json.loads(self.event["replies"]))
+        found = (ReplyTo.of(*each) for each in json.loads(self.event["replies"]))
+        # A task id is answered once, although its message may have been sent twice.
+        once = {(to.task_id, to.address): to for to in found}
+        return tuple(replace(to, took_s=self.waited_s or 0.0) for to in once.values())
 
     def answer(self, deps: Deps) -> Granted | RefusedAnswer:
         return of_event(deps, self.event)

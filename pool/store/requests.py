@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import ARRAY, Text, bindparam, func, select, update
+from sqlalchemy import ARRAY, Text, bindparam, cast, func, select, update
+from sqlalchemy.dialects.postgresql import JSONB
 
 from pool.core.ids import OrgId, ProfileName, RequestPk
 from pool.core.records import Request
@@ -54,6 +55,16 @@ def still_waiting(tx: Tx, pks: Collection[RequestPk]) -> set[RequestPk]:
     """Return which of these requests wait."""
     waits = select(R.c.pk).where(R.c.pk.in_(pks), R.c.state == word(RequestState.WAITING))
     return set(tx.execute(waits).scalars())
+
+
+def waiting_for_tasks(tx: Tx, task_ids: Sequence[str]) -> list[tuple[OrgId, str]]:
+    """Return the org and the request id of waiting requests that these Celery tasks sent."""
+    found = []
+    for task_id in task_ids:
+        sent = cast(cast(R.c.replies, Text), JSONB).contains([[task_id]])
+        statement = select(R.c.org, R.c.request_id).where(R.c.state == word(RequestState.WAITING), sent)
+        found += [(OrgId(org), request_id) for org, request_id in tx.execute(statement)]
+    return found
 
 
 def unreplied(tx: Tx, *, older_than_s: float, limit: int) -> list[RequestPk]:

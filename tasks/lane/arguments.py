@@ -35,8 +35,13 @@ def parsed(taken: Taken) -> LaneCall:
             )
             origin = message.headers.get("origin") or ""
             trace = message.headers.get(tracecontext.HEADER) or ""
+            follows = message.followers.text if message.followers else ""
             reply = ReplyTo(
-                task_id=message.task_id, address=message.address, origin=origin, traceparent=trace
+                task_id=message.task_id,
+                address=message.address,
+                origin=origin,
+                traceparent=trace,
+                followers=follows,
             )
             return AcquireCall(asked=Acquire.parse(given, task_id=reply.task_id), reply=reply)
         case "pool.renew":

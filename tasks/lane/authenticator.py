@@ -18,7 +18,7 @@ from tasks.lane.messages import CANARY, IncomingMessage
 from tasks.lane.proving import NOT_SIGNED, ForeignOrg, Nonce, Proven, Unproven, refusal
 from tasks.lane.refusals import Refusals
 from tasks.lane.replies import Answered
-from tasks.options import INTERNAL_TASKS
+from tasks.routes import INTERNAL_TASKS
 
 # Refusals of unauthenticated requests that are answered, per second.
 MOST_ANSWERED_A_SECOND = 100
@@ -93,7 +93,7 @@ class Authenticator:
         """Record a refusal and return the reply. The nonce is not spent."""
         self._refusals.add(why)
         answer = Answered(why.answer.as_dict()) if why.answered and self._may_answer() else None
-        return TaskReply(taken=Taken(message=taken.message, tag=taken.tag), answer=answer, spare=True)
+        return TaskReply(taken=replace(taken, proven=NOT_SIGNED), answer=answer, spare=True)
 
     def _may_answer(self) -> bool:
         """Return whether a refusal is answered. Each answer is a key in Redis, so their rate is limited."""

@@ -24,10 +24,12 @@ class Received(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """The messages of one take, the number dropped for their size, and the broker's time."""
+    """The messages of one take, the number dropped for their size, the broker's time, and that of this
+    host's monotonic clock."""
 
     messages: list[Received]
     now_s: float
+    taken_s: float = 0.0
     too_large: int = 0
 
 
@@ -36,11 +38,12 @@ NOTHING = Delivery(messages=[], now_s=0.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """A message that this process has taken, with the tag of its `Received`."""
+    """A message that this process has taken, with the tag of its `Received`, and since when."""
 
     message: IncomingMessage
     tag: str = ""
     proven: Proven = NOT_SIGNED
+    taken_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,10 @@ after the visibility timeout.
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from datetime import UTC
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -25,8 +24,9 @@ from pool.core.clock import SystemClock
 from pool.core.ids import RandomIds
 from pool.core.names import REPLY_PREFIX, TAKEN_KEY, TAKEN_SINCE_KEY
 from tasks.lane.exchange import Delivery, LateReply, Received, Taken, TaskReply
+from tasks.lane.following import Following
 from tasks.lane.proving import ANSWERED, OPEN
-from tasks.lane.replies import REPLY_KEPT_S
+from tasks.lane.results import meta, pushes, stored
 from tasks.lane.wire import RedisWire, ReplyTooLarge
 from tasks.options import LANE
 
@@ -95,21 +95,20 @@ end
 return #old
 """
 _REPLY_LIST = re.compile(rb'"reply_to"\s*:\s*"' + re.escape(REPLY_PREFIX).encode())
-# Answers on a reply list that are not read; older ones give way.
-MOST_UNREAD = 10_000
-# Stores an answer and notifies the caller that waits for it, unless there is an answer already.
-_SPARE = "if redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2], 'NX') then redis.call('PUBLISH', KEYS[1], ARGV[1]) end"
 
 
 class Mailbox:
     """Any thread may use it, but only one at a time may take."""
 
-    def __init__(self, url: str, *, celery: Celery, limit_bytes: int, visibility_s: int) -> None:
+    def __init__(
+        self, url: str, *, celery: Celery, limit_bytes: int, visibility_s: int, following: Following
+    ) -> None:
         self._limit_bytes = limit_bytes
         self._visibility_s = visibility_s
         self._incoming = RedisWire(url, limit_bytes=limit_bytes + MOST_BYTES + _FRAME_BYTES)
         self._outgoing = RedisWire(url)
         self._celery = celery
+        self._following = following
         self._next = 0
         self._found_empty = 0
         self._tags = map(f"{RandomIds().token()}.{{}}.".format, itertools.count())
@@ -125,7 +124,8 @@ class Mailbox:
         """
         self._next %= len(queues)
         order = [*queues[self._next :], *queues[: self._next]]
-        return self._wait(order) if self._found_empty >= len(queues) else self._look(most, order)
+        came = self._wait(order) if self._found_empty >= len(queues) else self._look(most, order)
+        return replace(came, taken_s=self._clock.monotonic()) if came.messages else came
 
     def _look(self, most: int, order: Sequence[str]) -> Delivery:
         some = order[:MOST_QUEUES]
@@ -205,23 +205,23 @@ class Mailbox:
         commands: list[tuple[Any, ...]] = []
         for reply in replies:
             message = reply.taken.message
-            if reply.is_open or not message.wants_result:
+            if reply.is_open or not (message.wants_result or message.followers):
                 continue
             try:
-                state, result = self._result(reply)
-                if message.address:
-                    lists[message.address].append(_meta(message.task_id, state, result))
-                else:
-                    commands += self._stored(message.task_id, state, result, spare=reply.spare)
+                commands += self._answered(reply, lists)
             # An answer that is not JSON affects only its own caller.
             except (TypeError, ValueError, RecursionError):
                 log.exception("answer_not_encoded", task=message.task, task_id=message.task_id)
         for each in late:
-            if each.to.address:
-                lists[each.to.address].append(_meta(each.to.task_id, "SUCCESS", each.answer.__json__()))
+            to, result = each.to, each.answer.__json__()
+            if to.followers:
+                shown = repr(each.answer)
+                commands += self._following.commands(to.task_id, to.followers, "SUCCESS", result, shown)
+            if to.address:
+                lists[to.address].append(meta(to.task_id, "SUCCESS", result))
             else:
-                commands += self._stored(each.to.task_id, "SUCCESS", each.answer.__json__())
-        commands += _pushes(lists)
+                commands += stored(self._celery, to.task_id, "SUCCESS", result)
+        commands += pushes(lists)
         # After the answers: if the process dies in between, the calls are answered twice rather
         # than never.
         commands += _spent_nonces(replies)
@@ -242,15 +242,19 @@ class Mailbox:
         self._incoming.close()
         self._outgoing.close()
 
-    def _stored(self, task_id: str, state: str, result: Any, *, spare: bool = False) -> list[tuple[Any, ...]]:
-        """Return the commands that store a result as Celery's Redis backend does, for `.get()`."""
-        backend: Any = self._celery.backend
-        done = self._celery.now().astimezone(UTC).isoformat()
-        text = _meta(task_id, state, result, children=[], date_done=done)
-        key = backend.get_key_for_task(task_id)
-        if spare:
-            return [("EVAL", _SPARE, 1, key, text, REPLY_KEPT_S)]
-        return [("SET", key, text, "EX", int(backend.expires)), ("PUBLISH", key, text)]
+    def _answered(self, reply: TaskReply, lists: dict[str, list[str]]) -> list[tuple[Any, ...]]:
+        """Add an answer to its reply list, or return the commands that store it. What follows is sent
+        with it."""
+        message, commands = reply.taken.message, list[tuple[Any, ...]]()
+        state, result = self._result(reply)
+        if message.followers is not None and not reply.spare:
+            follows, shown = message.followers.text, repr(reply.answer)
+            commands += self._following.commands(message.task_id, follows, state, result, shown)
+        if message.wants_result and message.address:
+            lists[message.address].append(meta(message.task_id, state, result))
+        elif message.wants_result:
+            commands += stored(self._celery, message.task_id, state, result, spare=reply.spare)
+        return commands
 
     def _result(self, reply: TaskReply) -> tuple[str, Any]:
         if reply.failure is not None:
@@ -258,25 +262,8 @@ class Mailbox:
         return "SUCCESS", None if reply.answer is None else reply.answer.__json__()
 
 
-def _meta(task_id: str, state: str, result: Any, **more: Any) -> str:
-    meta = {"task_id": task_id, "status": state, "result": result, "traceback": None}
-    return json.dumps(meta | more)
-
-
 def _seconds(time: Any) -> float:
     return float(time[0]) + float(time[1]) / 1e6
-
-
-def _pushes(lists: Mapping[str, Sequence[str]]) -> list[tuple[Any, ...]]:
-    return [
-        command
-        for address, texts in lists.items()
-        for command in (
-            ("RPUSH", address, *texts),
-            ("LTRIM", address, -MOST_UNREAD, -1),
-            ("EXPIRE", address, REPLY_KEPT_S),
-        )
-    ]
 
 
 def _spent_nonces(replies: Sequence[TaskReply]) -> list[tuple[Any, ...]]:

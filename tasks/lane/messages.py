@@ -20,13 +20,14 @@ from pool.core import tracecontext
 from pool.core.names import REPLY_PREFIX
 from pool.core.signing import HEADER, INTERNAL_HEADER, Asked
 from tasks.lane.bounds import ARGUMENTS, FRAME, MOST_TEXT, TooDeep, cleaned, decoded, is_name
+from tasks.lane.followers import KINDS, Followers, Unfit, followers
+from tasks.routes import INTERNAL_TASKS
 
 CANARY = "pool.canary"
 TASKS = frozenset({"pool.acquire", "pool.renew", "pool.release", "pool.cancel", CANARY})
 _CALLABLE = ", ".join(sorted(TASKS - {CANARY}))
 # Celery's limit for the arguments that Flower shows.
 _MOST_SHOWN = 1024
-_FOLLOWERS = ("callbacks", "errbacks", "chain", "chord")
 
 
 class DropReason(StrEnum):
@@ -59,6 +60,9 @@ class IncomingMessage:
     eta: datetime | None = None
     expires: datetime | None = None
     objection: str = ""
+    # Whether anything is to follow, and what, if it is accepted.
+    is_followed: bool = False
+    followers: Followers | None = None
 
     @property
     def asked(self) -> Asked:
@@ -128,19 +132,29 @@ def _message(raw: bytes, frame: object) -> IncomingMessage:
         wants_result=not headers.get("ignore_result"),
         headers=_known(headers),
     )
-    return _with_options(message, headers, embedded)
+    message = _with_options(message, headers)
+    if any(embedded.get(kind) for kind in KINDS):
+        return _with_followers(message, headers, embedded, properties.get("delivery_tag"))
+    return message
 
 
-def _with_options(
-    message: IncomingMessage, headers: Mapping[str, Any], embedded: Mapping[str, Any]
+def _with_followers(
+    message: IncomingMessage, headers: Mapping[str, Any], embedded: Mapping[str, Any], tag: object
 ) -> IncomingMessage:
+    """Return the message with what is to be sent after its answer, or with an objection to that."""
+    if message.task in INTERNAL_TASKS:
+        return replace(
+            message, is_followed=True, objection="link: nothing may follow a task of the control plane"
+        )
+    try:
+        return replace(message, is_followed=True, followers=followers(embedded, headers, tag))
+    except Unfit as exc:
+        return replace(message, is_followed=True, objection=f"link: {exc}")
+
+
+def _with_options(message: IncomingMessage, headers: Mapping[str, Any]) -> IncomingMessage:
     """Return the message with its options applied. Most messages have none."""
     objection = _ill_typed(headers)
-    if any(embedded.get(name) for name in _FOLLOWERS):
-        objection = (
-            "link: callbacks, errbacks, chains and chords are not supported; "
-            "send the next task from the caller"
-        )
     eta, expires = headers.get("eta"), headers.get("expires")
     if not (objection or eta or expires):
         return message

@@ -28,29 +28,31 @@ _BUFFER = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class TaskEvent:
-    """One event."""
+    """One event. Its fields contain its time, so that it may be sent later."""
 
     kind: str
     fields: dict[str, Any]
 
     @classmethod
-    def succeeded(cls, task_id: str, answer: Answered) -> TaskEvent:
-        return cls("task-succeeded", {"uuid": task_id, "result": repr(answer), "runtime": 0.0})
+    def succeeded(cls, task_id: str, answer: Answered, took_s: float, now_s: float) -> TaskEvent:
+        fields = {"uuid": task_id, "result": repr(answer), "runtime": took_s, "timestamp": now_s}
+        return cls("task-succeeded", fields)
 
     @classmethod
-    def served(cls, reply: TaskReply) -> list[TaskEvent]:
-        """Return the events of a task in the lane, up to its current state."""
+    def served(cls, reply: TaskReply, took_s: float, now_s: float) -> list[TaskEvent]:
+        """Return the events of a task in the lane, up to its current state. It was taken `took_s`
+        before now."""
         message = reply.taken.message
-        events = cls._begun(message)
+        events = cls._begun(message, now_s - took_s)
         if reply.answer is not None:
-            events.append(cls.succeeded(message.task_id, reply.answer))
+            events.append(cls.succeeded(message.task_id, reply.answer, took_s, now_s))
         elif reply.failure is not None:
             raised = {"uuid": message.task_id, "exception": repr(reply.failure.exc), "traceback": ""}
-            events.append(cls("task-failed", raised))
+            events.append(cls("task-failed", raised | {"timestamp": now_s}))
         return events
 
     @classmethod
-    def _begun(cls, message: IncomingMessage) -> list[TaskEvent]:
+    def _begun(cls, message: IncomingMessage, at_s: float) -> list[TaskEvent]:
         known = message.headers
         received = {
             "uuid": message.task_id,
@@ -62,8 +64,10 @@ class TaskEvent:
             "retries": 0,
             "eta": None,
             "expires": None,
+            "timestamp": at_s,
         }
-        return [cls("task-received", received), cls("task-started", {"uuid": message.task_id})]
+        started = {"uuid": message.task_id, "timestamp": at_s}
+        return [cls("task-received", received), cls("task-started", started)]
 
 
 class EventSender:

@@ -20,6 +20,8 @@ from tasks.lane.refusals import Refusals
 from tasks.lane.sharing import SharedThreads
 from tasks.lane.slowpath import SlowPath
 from tasks.lane.waits import Waits
+from tasks.worker import revoking
+from tasks.worker.revoking import Revoking
 
 _JOIN_S = 30.0
 
@@ -38,17 +40,20 @@ def start_lane(app: WarmpoolApp) -> None:
         celery=app,
         limit_bytes=limit_bytes,
         visibility_s=pool.visibility_timeout_s,
+        following=app.following,
     )
     posting = Posting(mailbox, deps.store, timers, app.pool_broker.report_served)
     slow_path = SlowPath(deps, waits, posting, SharedThreads(app.threads), aside, stopping)
     authenticator = Authenticator(pool, orgs, app.internal_tasks, refusals, deps.clock)
-    admission = Admission(mailbox, authenticator, app.dropped, limit_bytes)
+    admission = Admission(mailbox, authenticator, app.dropped, limit_bytes, pool.follower_queues)
     deciding = Deciding(deps, line, authenticator, waits, slow_path)
     front = Front(deps, admission, Delayed(deps.clock, app.now), deciding, aside)
     lane = Lane(mailbox, OrgQueues(pool, orgs, aside), front, slow_path, posting)
     thread = app.watched.make(
         "lane", lambda: lane.run(deps.clock, stopping, thread.turned), stop=stopping, stuck_after_s=STUCK_S
     )
+    if not pool.signed_requests:
+        revoking.listen(Revoking(deps, timers))
     # They are called in reverse order.
     for close in (refusals.flush, posting.close, mailbox.close, line.close, slow_path.close):
         app.closing.callback(close)

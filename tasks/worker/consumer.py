@@ -10,7 +10,8 @@ from celery.worker.state import maybe_shutdown
 
 from tasks.lane.dropping import Dropped
 from tasks.lane.messages import DropReason
-from tasks.options import QUEUES, ROUTES
+from tasks.options import QUEUES
+from tasks.routes import ROUTES
 from tasks.worker.reconnecting import SOON, OnceLogged
 
 log = structlog.get_logger(__name__)

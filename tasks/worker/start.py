@@ -17,7 +17,7 @@ from pool.core.names import ACQUIRE, BIND, FLEET, PASSES
 from pool.lifecycle import observing
 from pool.passes import fallback
 from tasks.app import app
-from tasks.options import ROUTES
+from tasks.routes import ROUTES
 from tasks.worker.liveness import Liveness, others_answer
 
 log = structlog.get_logger(__name__)

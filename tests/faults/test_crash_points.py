@@ -19,7 +19,7 @@ from pool.drivers.port import Driver
 from pool.lifecycle.deps import Broker, WorkerApi
 from pool.passes import PASSES
 from pool.store import Store
-from tasks.options import ROUTES
+from tasks.routes import ROUTES
 from tests.support.crash_points import HEADING, Tried, a_life, beginning, crash_points
 from tests.support.failing import CASES, NO_CALLS, Plan, failing
 from tests.support.scripts import SCRIPTS, warm

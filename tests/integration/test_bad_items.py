@@ -403,6 +403,7 @@ def redis_server() -> Iterator[RedisServer]:
 @pytest.fixture
 def broker(redis_server: RedisServer, background: Background) -> Iterator[Any]:
     """The real one, on a real Redis."""
+    from tasks.lane.following import Following
     from tasks.sending import CeleryBroker
 
     app = Celery(
@@ -418,6 +419,7 @@ def broker(redis_server: RedisServer, background: Background) -> Iterator[Any]:
         background.timers,
         background.threads,
         InternalTasks.of([b"m" * 32]).sign,
+        Following(app, ()),
     )
     yield made
     made.close()

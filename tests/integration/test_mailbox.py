@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 
 from pool.core.names import TAKEN_KEY, TAKEN_SINCE_KEY
 from tasks.lane.exchange import Delivery, Taken, TaskReply
+from tasks.lane.following import Following
 from tasks.lane.mailbox import LEAST_SHARE, MOST_BYTES, Mailbox
 from tasks.lane.wire import RedisWire, ReplyTooLarge
 from tests.support.redis_server import RedisServer
@@ -197,7 +198,11 @@ def age(raw: Any, seconds: float) -> None:
 
 def another(server: RedisServer) -> Mailbox:
     return Mailbox(
-        server.url, celery=Celery(set_as_current=False), limit_bytes=LIMIT, visibility_s=VISIBILITY_S
+        server.url,
+        celery=(celery := Celery(set_as_current=False)),
+        limit_bytes=LIMIT,
+        visibility_s=VISIBILITY_S,
+        following=Following(celery, ()),
     )
 
 

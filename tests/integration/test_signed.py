@@ -14,6 +14,7 @@ from urllib.request import urlopen
 
 import pytest
 from celery import Celery
+from sqlalchemy import select
 
 from pool.client import AsyncPool, Pool, Refused
 from pool.client.messages import Message
@@ -397,6 +398,32 @@ def test_a_caller_cannot_have_an_internal_task_sent_as_its_follower(
         assert (answer["outcome"], answer["reason"]) == ("refused", "invalid"), answer
         assert answer["detail"].startswith("link: ")
     assert not [m for m in caller.redis.lrange("passes", 0, -1) if b"pool.reap" in m]
+
+
+def test_a_revoke_cancels_no_signed_request(system: System, caller: SignedCaller) -> None:
+    """It proves no org. Its repetition is sent, and answered, after the first one was carried out."""
+    system.command("org", "set", "narrow", "--cap", "1")
+    held = caller.granted("narrow")
+    message = caller.message("pool.acquire", {"org": "narrow", "wait_s": 60})
+    caller.push(message, caller.signature(message, key_of("narrow")))
+    open_ = select(schema.requests.c.state).where(schema.requests.c.request_id == message.task_id)
+
+    def state() -> str | None:
+        with system.store.read() as tx:
+            found: str | None = tx.execute(open_).scalar_one_or_none()
+        return found
+
+    eventually(lambda: state() == "waiting")
+    app = Celery("service", broker=system.redis.url, backend=system.redis.url, set_as_current=False)
+    try:
+        for _ in range(2):
+            replies = app.control.revoke(message.task_id, reply=True, timeout=2) or []
+            assert any(name.startswith("acquire@") for each in replies for name in each), replies
+    finally:
+        app.close()
+    assert state() == "waiting"
+    assert caller.ask("pool.cancel", key_of("narrow"), org="narrow", request_id=message.task_id)
+    caller.ask("pool.release", key_of("narrow"), claim_id=held["claim_id"])
 
 
 def test_pickle_and_unknown_content_are_refused_and_end_no_worker(

@@ -18,7 +18,7 @@ from typing import Any
 
 from pool.core import names, signing
 from pool.core.signing import OrgKey
-from tests.support.hostile_draft import FOLLOWERS, Draft, Splice, deep, digits
+from tests.support.hostile_draft import FOLLOWERS, Draft, Splice, deep, digits, follower, hostile_followers
 
 CALLER_TASKS = ("pool.acquire", "pool.renew", "pool.release", "pool.cancel")
 PASSES = (
@@ -309,18 +309,18 @@ class Attacker:
         draft = self._call()
         if chance.random() < 0.5:
             draft.task, draft.kwargs = "pool.canary", {}
-        follower: dict[str, object] = {
-            "task": chance.choice(INTERNAL_TASKS),
-            "args": [],
-            "kwargs": {},
-            "options": {},
-            "subtask_type": None,
-            "immutable": True,
-        }
-        many: Any = chance.choice(
-            ([follower], [follower], follower, "pool.retire", [5], {"a": 1}, [[follower]])
-        )
-        draft.embed[chance.choice(FOLLOWERS)] = many
+        task, kind = chance.choice(INTERNAL_TASKS), chance.choice(FOLLOWERS)
+        own = follower(task)
+        shapes: Any = ([own], [own], own, "pool.retire", [5], {"a": 1}, [[own]])
+        if chance.random() < 0.7:
+            shapes = hostile_followers(task, chance)
+            if kind == "chord":
+                shapes = [each[0] for each in shapes if len(each) == 1]
+                draft.headers |= {
+                    "group": chance.choice(("g", "\x00", 5)),
+                    "group_index": chance.choice((0, "x")),
+                }
+        draft.embed[kind] = chance.choice(shapes)
         if draft.task == "pool.canary" and chance.random() < 0.7:
             draft.args = [1]
         if chance.random() < 0.3:

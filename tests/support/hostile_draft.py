@@ -11,6 +11,7 @@ import base64
 import hmac
 import itertools
 import json
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +36,52 @@ def deep(levels: int, opening: str = "[", closing: str = "]") -> Splice:
 
 def digits(count: int) -> Splice:
     return Splice("7" * count)
+
+
+# Keys and queues that nothing of a caller may be sent to.
+FOREIGN = (
+    *("fleet", "bind", "passes", "acquire.general", "acquire.other.", "fleet\x06\x163", "", 5, ["fleet"]),
+    *("unacked", "_kombu.binding.fleet", "warmpool.lock.reap", "warmpool.reply.x", "celery-task-meta-x"),
+)
+
+
+def follower(task: Any, **options: Any) -> dict[str, Any]:
+    """Return a signature, as Celery puts it into a message."""
+    return {
+        "task": task,
+        "args": [],
+        "kwargs": {},
+        "options": options,
+        "subtask_type": None,
+        "immutable": True,
+    }
+
+
+def canvas(kind: Any, *tasks: Any, **options: Any) -> dict[str, Any]:
+    """Return a signature of several tasks."""
+    body = tasks[0] if tasks else None
+    parts = {"header": list(tasks), "body": body} if kind == "chord" else {"tasks": list(tasks)}
+    return {**follower(f"celery.{kind}", **options), "kwargs": parts, "subtask_type": kind}
+
+
+def hostile_followers(task: str, chance: random.Random) -> list[Any]:
+    """Return lists of followers, none of which the pool may send. `task` is one of the control plane."""
+    own, work = follower(task), follower("shop.work")
+    for _ in range(chance.randrange(1, 12)):
+        own = chance.choice((
+            follower("shop.work", link=[own]), follower("shop.work", chord=own), follower("shop.work", link_error=own),
+            canvas("group", work, own), canvas("chord", work, own), canvas("chain", own, work), {**work, "args": [own]},
+            {**work, "kwargs": {"deep": own}}, follower("shop.work", chain=[own]),
+        ))  # fmt: skip
+    return [
+        [own], [work] * 1000, [{**work, "args": ["x" * 20_000]}], [canvas("group", *[work] * 60)],
+        [follower("shop.work", queue=chance.choice(FOREIGN[:4] + FOREIGN[-5:]))], [follower("x" * 300)], [follower(5)],
+        [{**work, "args": {}, "kwargs": []}, own], [{**work, "options": "x"}], [{**work, "subtask_type": "xmap"}],
+        [follower("shop.work", task_id=chance.choice(("\x00", 5, "a b", "x" * 300)))],
+        [follower("shop.work", countdown="x")], [follower("shop.work", expires=Splice("1e999"))],
+        [{**work, "args": [chance.choice((Splice("NaN"), digits(5000), deep(60)))]}],
+        [canvas("group")], [canvas("chord", canvas("group", work), work)], [canvas("chain", canvas("chain", work))],
+    ]  # fmt: skip
 
 
 @dataclass(slots=True, kw_only=True)

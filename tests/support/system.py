@@ -31,7 +31,7 @@ from pool.drivers.local.driver import LocalDriver
 from pool.ops.up.ports import free_port
 from pool.store import Store, connect, journal, orgs, schema
 from pool.store.journal import Entry
-from tasks.options import ROUTES
+from tasks.routes import ROUTES
 from tests.support import forking
 from tests.support.clock_skew import skewed
 from tests.support.leftovers import processes_about

@@ -25,12 +25,14 @@ from tasks.lane.authenticator import Authenticator
 from tasks.lane.delaying import MOST_S, Delayed
 from tasks.lane.dropping import Dropped
 from tasks.lane.exchange import NOTHING, Delivery, LateReply, Received, Replies, Taken, TaskReply
+from tasks.lane.followers import SIGNED
 from tasks.lane.front import Front
 from tasks.lane.loop import Lane
 from tasks.lane.messages import CANARY, DropReason
 from tasks.lane.sharing import SharedThreads
 from tasks.lane.slowpath import SlowPath
-from tests.unit.test_incoming_messages import HEADERS, envelope, incoming, raw
+from tests.support.hostile_draft import follower
+from tests.unit.test_incoming_messages import HEADERS, body, envelope, incoming, raw
 
 NOW = datetime(2031, 5, 1, 12, tzinfo=UTC)
 INTERNAL = InternalTasks.of([b"m" * 32])
@@ -177,6 +179,17 @@ def test_refusal_that_came_with_held_messages_is_replied_to_during_an_outage() -
     assert refused.taken.message.task_id == "unsigned"
     assert "signature is missing" in str(refused.answer)
     assert [t.message.task_id for t in bench.front.unserved()] == ["a"]
+
+
+def test_nothing_may_follow_a_signed_request() -> None:
+    """The refusal of an unsigned one is answered, and that must send nothing either."""
+    followed = envelope(body=body([], {"org": "acme"}, {"callbacks": [follower("shop.work")]}))
+    (refused,) = Bench(signed=True).front.serve(came(followed)).now
+    message = refused.taken.message
+    assert (message.followers, message.objection) == (None, SIGNED)
+    (refused,) = Bench().front.serve(came(followed)).now
+    assert refused.taken.message.followers is None
+    assert "follower_queues is empty" in str(refused.answer)
 
 
 def test_call_is_carried_out_at_its_eta_and_not_past_its_expiry() -> None:
