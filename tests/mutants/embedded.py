@@ -110,8 +110,8 @@ MUTANTS: tuple[Mutant, ...] = (
         63,
         "root runs binaries that another user can change",
         "pool/ops/up/pgbinaries.py",
-        "    _refuse_foreign(copy)\n    return copy\n",
-        "    return copy\n",
+        "    _refuse_foreign(copy)\n    return copy / ",
+        "    return copy / ",
         f"{_POSTGRES}::test_root_copies_binaries_that_only_root_can_reach",
     ),
 )

@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.client_wheel import ROOT, build_wheel
 
-PREVIOUS = "5ca44e7b8595df111bd45a097eb84756a2c6b146"
+PREVIOUS = "e1005f9b6ac4415c4c8fd4a68f585f2c48c1b2d1"
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "warmpool"
 
 
