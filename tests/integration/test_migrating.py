@@ -10,6 +10,7 @@ import re
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from pool.core.clock import SystemClock
 from pool.core.errors import PoolError
 from pool.store import Store, connect, migrations, rules
+from pool.store.migrations import applying
 from tests.support.postgres_server import PostgresServer
 from tests.support.waiting import eventually
 
@@ -28,6 +31,8 @@ LONGEST_WAIT_S = 0.5
 MANY_ROWS = 1_000_000
 FEW_ROWS = 20_000
 WRITERS_PAUSE_S = 0.005
+# The driver prepares a statement that it has executed five times.
+OFTEN = 7
 
 _numbers = itertools.count(1)
 _MODULE = """from alembic import op
@@ -216,6 +221,39 @@ def test_a_migration_has_no_time_limit_and_an_unfinished_index_is_built_again(
     assert _column(
         store, "SELECT indisvalid FROM pg_index WHERE indexrelid = 'workers_of_images'::regclass"
     ) == [True]
+
+
+def test_processes_that_migrate_at_once_do_not_wait_for_each_others_snapshots(
+    publish: Publish, opened: Callable[[], Store], url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index that is built CONCURRENTLY waits for the transactions that have a snapshot."""
+    publish()
+    migrations.upgrade(opened())
+    publish(v0002_index="CREATE INDEX CONCURRENTLY IF NOT EXISTS workers_by_node ON workers (node)")
+    second, third = (threading.Thread(target=migrations.upgrade, args=(opened(),)) for _ in range(2))
+    asked: Counter[int] = Counter()
+
+    class Counting(SystemClock):
+        def wait(self, stop: threading.Event, seconds: float) -> bool:
+            asked[threading.get_ident()] += 1
+            return super().wait(stop, seconds)
+
+    monkeypatch.setattr(applying, "SystemClock", Counting)
+    with psycopg.connect(url, autocommit=True) as connection:
+        with applying.alone(opened(), lambda _: None):
+            second.start()
+            third.start()
+            eventually(lambda: len(asked) == 2 and min(asked.values()) > OFTEN, within_s=60)
+        try:
+            second.join(30)
+            third.join(30)
+            assert not second.is_alive()
+            assert not third.is_alive()
+        finally:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
 
 
 def test_a_version_by_parts_is_refused_through_a_pooler(publish: Publish, url: str) -> None:

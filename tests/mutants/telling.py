@@ -177,6 +177,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         49,
+        "a process that waits to migrate keeps a snapshot",
+        "pool/store/migrations/applying.py",
+        "        driver.prepare_threshold = None\n",
+        "        driver.prepare_threshold = 5\n",
+        f"{MIGRATING}::test_processes_that_migrate_at_once_do_not_wait_for_each_others_snapshots",
+    ),
+    broken(
+        49,
         "a failed migration stays half applied",
         "pool/store/migrations/applying.py",
         '        unlimited(tx)\n        tx.exec_driver_sql(f"SET LOCAL lock_timeout',
