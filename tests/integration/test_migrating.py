@@ -266,6 +266,23 @@ def test_a_version_by_parts_is_refused_through_a_pooler(publish: Publish, url: s
         store.close()
 
 
+def test_the_second_step_is_refused_through_a_pooler(
+    publish: Publish, opened: Callable[[], Store], url: str
+) -> None:
+    """Processes that are idle have no session of their own behind it."""
+    publish()
+    migrations.upgrade(opened())
+    publish(**SECOND)
+    store = connect(url, pooler=True, name=migrations.session_name())
+    try:
+        assert migrations.upgrade(store) == "v0002_zone"
+        with pytest.raises(PoolError, match="v0003_post_node cannot be applied through a pooler"):
+            migrations.finish(store)
+        assert _column(store, "SELECT node FROM workers") == []
+    finally:
+        store.close()
+
+
 @pytest.mark.timeout(900)
 def test_a_migration_of_a_large_table_holds_up_no_write(
     publish: Publish, opened: Callable[[], Store], url: str, capsys: pytest.CaptureFixture[str]
