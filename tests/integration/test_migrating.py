@@ -266,6 +266,13 @@ def test_a_version_by_parts_is_refused_through_a_pooler(publish: Publish, url: s
         store.close()
 
 
+def test_the_server_finds_out_that_the_host_of_a_migration_is_gone(opened: Callable[[], Store]) -> None:
+    """Its lock would refuse every other migration until the default of two hours."""
+    with opened().write() as tx:
+        applying.unlimited(tx)
+        assert int(tx.exec_driver_sql("SELECT current_setting('tcp_keepalives_idle')").scalar_one()) == 30
+
+
 def test_the_second_step_is_refused_through_a_pooler(
     publish: Publish, opened: Callable[[], Store], url: str
 ) -> None:
@@ -327,6 +334,14 @@ _LONG_LOCKS = re.compile(
 _BREAKS_THE_RUNNING = re.compile(r"DROP (TABLE|COLUMN|FUNCTION|TRIGGER)|RENAME ")
 
 
+# What fails when a version by parts, whose process was killed before it was recorded, is run again.
+_NOT_TWICE = re.compile(
+    r"(CREATE TABLE|CREATE (UNIQUE )?INDEX( CONCURRENTLY)?|ADD COLUMN|ADD CONSTRAINT"
+    r"|DROP (TABLE|COLUMN|CONSTRAINT|TRIGGER|FUNCTION|INDEX( CONCURRENTLY)?)) (?!IF |CONCURRENTLY )"
+)
+_REPEAT = "-- repeat"
+
+
 @pytest.mark.parametrize("version", migrations.versions()[1:] or ["none yet"])
 def test_published_migrations_lock_briefly_and_break_nothing_that_runs(version: str) -> None:
     path = Path(migrations.__file__).parent / "versions" / f"{version}.sql"
@@ -343,6 +358,9 @@ def test_published_migrations_lock_briefly_and_break_nothing_that_runs(version: 
         ("ALTER TABLE a ADD CONSTRAINT b CHECK (c > 0)", True),
         ("ALTER TABLE a ADD CONSTRAINT b CHECK (c > 0) NOT VALID", False),
         ("ALTER TABLE a DROP COLUMN b", True),
+        ("ALTER TABLE a ADD COLUMN b TEXT\n;;\n-- repeat\nUPDATE a SET b = 'c' WHERE b IS NULL", True),
+        ("ALTER TABLE a ADD COLUMN IF NOT EXISTS b TEXT\n;;\n-- repeat\nUPDATE a SET b = 'c'", False),
+        ("-- Fill it.\n-- repeat\nUPDATE a SET b = 'c' WHERE b IS NULL", True),
     ],
 )
 def test_statements_that_lock_long_or_break_what_runs_are_found(sql: str, wrong: bool) -> None:
@@ -352,11 +370,14 @@ def test_statements_that_lock_long_or_break_what_runs_are_found(sql: str, wrong:
 def wrong_statements(sql: str, *, post: bool) -> list[str]:
     """Return the statements that a version of this step may not have. A new table is empty."""
     new = set(re.findall(r"CREATE TABLE (\w+)", sql))
+    by_parts = "CONCURRENTLY" in sql or _REPEAT in sql
     return [
         each
         for each in sql.split("\n;;\n")
         if (_LONG_LOCKS.search(each) and not new & set(re.findall(r"\w+", each)))
         or (not post and _BREAKS_THE_RUNNING.search(each))
+        or (by_parts and _NOT_TWICE.search(each))
+        or (_REPEAT in each and not each.strip().startswith(_REPEAT))
     ]
 
 

@@ -79,10 +79,15 @@ def alone(store: Store, say: Callable[[str], None]) -> Iterator[None]:
 
 
 def unlimited(tx: Tx) -> None:
-    """Let this transaction's statements run, and the transaction be idle, without a time limit."""
+    """Let this transaction's statements run, and the transaction be idle, without a time limit.
+
+    If the host of this process is gone, the server ends the transaction after a minute instead of hours.
+    """
     tx.exec_driver_sql(
         "SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', '0', true),"
-        " set_config('idle_in_transaction_session_timeout', '0', true)"
+        " set_config('idle_in_transaction_session_timeout', '0', true),"
+        " set_config('tcp_keepalives_idle', '30', true), set_config('tcp_keepalives_interval', '10', true),"
+        " set_config('tcp_keepalives_count', '3', true)"
     )
 
 
