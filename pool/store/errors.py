@@ -19,8 +19,9 @@ _RETRY_STATES = frozenset(
 )
 # SQLSTATEs of a server that is not the primary: read-only, and shutting down or recovering.
 _ELSEWHERE = frozenset({"25006", "57P01", "57P02", "57P03"})
-# SQLSTATEs for a table, a column or a function that does not exist in the database.
-_UNKNOWN_NAMES = frozenset({"42P01", "42703", "42883"})
+# SQLSTATEs for a table, a column, a function or a schema that does not exist in the database.
+_UNKNOWN_NAMES = frozenset({"42P01", "42703", "42883", "3F000"})
+_NO_RIGHTS = "42501"
 
 
 @contextmanager
@@ -40,6 +41,11 @@ def translated() -> Iterator[None]:
             raise Transient(f"database: {_first_line(exc)}") from exc
         if state in _UNKNOWN_NAMES:
             raise PoolError(f"database: {_first_line(exc)}: run `warmpool migrate`") from exc
+        if state == _NO_RIGHTS:
+            raise PoolError(
+                f"database: {_first_line(exc)}: the user of database_url must own the database's tables,"
+                " or be allowed to create them"
+            ) from exc
         raise
 
 

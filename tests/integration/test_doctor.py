@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from pool.core.errors import PoolError
 from pool.core.settings import PoolSettings, Settings
 from pool.ops import doctor
 from pool.ops.doctor import Finding, Installation, Level
-from pool.store import connect, passes
+from pool.store import connect, migrations, passes, rules
 from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisServer
 from tests.support.world import World
@@ -108,6 +109,37 @@ def test_an_old_schema_is_migrated(tmp_path: Path, redis: RedisServer, postgres:
     found = examined(sick)
     assert found["schema_current"].level is found["data_dir_private"].level is Level.OK
     sick.close()
+
+
+def test_missing_rules_are_reported_and_installed(world: World, redis: RedisServer) -> None:
+    with world.store.write() as tx:
+        tx.exec_driver_sql(f"DROP SCHEMA {rules.schema()} CASCADE")
+    with pytest.raises(PoolError, match="does not exist: run `warmpool migrate`"):
+        rules.call(world.store, "end_claim", {})
+    sick = patient(world, redis)
+    found = examined(sick)["schema_current"]
+    assert "does not have the rules of this code" in found.evidence
+    assert found.repair is not None
+    found.repair()
+    assert examined(sick)["schema_current"].level is Level.OK
+    sick.redis.close()
+
+
+def test_a_database_user_without_rights_is_reported(world: World, redis: RedisServer) -> None:
+    with world.store.write() as tx:
+        tx.exec_driver_sql("CREATE ROLE weak LOGIN")
+    url = world.store.engine.url.set(username="weak").render_as_string().replace("+psycopg", "")
+    sick = Installation(
+        Settings(pool=PoolSettings(broker_url=redis.url, database_url=url, data_dir="/nowhere"))
+    )
+    try:
+        assert any("permission denied" in found.evidence for found in examined(sick).values())
+        with pytest.raises(PoolError, match=r"permission denied for .*must own"):
+            migrations.upgrade(sick.store)
+    finally:
+        sick.close()
+        with world.store.write() as tx:
+            tx.exec_driver_sql("DROP ROLE weak")
 
 
 def test_a_wrong_clock_is_reported(world: World, redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,17 @@ def schema(installation: Installation) -> Iterator[Finding]:
             repair=None if is_newer else upgrade,
         )  # fmt: skip
         return
+    try:
+        migrations.assert_current(installation.store)
+    except PoolError as exc:
+        yield Finding(
+            id="schema_current",
+            level=Level.BAD,
+            evidence=str(exc),
+            fix="run: warmpool migrate",
+            repair=upgrade,
+        )
+        return
     left = migrations.pending(installation.store)
     yield ok(
         "schema_current",

@@ -154,7 +154,12 @@ def _apply(store: Store, last: str, say: Progress) -> None:
 
 
 def _assert_alone(store: Store, version: str) -> None:
-    """Raise if a session of code that does not know this version is connected."""
+    """Raise if a session of code that does not know this version is connected, or could be unseen."""
+    if store.pooled:
+        raise PoolError(
+            f"{version} cannot be applied through a pooler, which hides the processes that are connected:"
+            " run this with the database_url of the server itself and database_pooler = false"
+        )
     number = version.partition("_")[0]
     with store.read() as tx:
         names = tx.exec_driver_sql(

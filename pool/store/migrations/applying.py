@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy.exc import OperationalError
 
@@ -62,22 +62,32 @@ class Version:
 @contextmanager
 def alone(store: Store, say: Callable[[str], None]) -> Iterator[None]:
     """Run the block while no other process migrates."""
-    with translated(), store.engine.begin() as tx:
-        unlimited(tx)
+    with translated(), store.engine.connect() as tx:
+        # A prepared statement, as every one after five executions, keeps its snapshot until the next.
+        driver: Any = tx.connection.driver_connection
+        driver.prepare_threshold = None
         clock, never, told = SystemClock(), threading.Event(), False
+        unlimited(tx)
         while not tx.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({_LOCK})").scalar_one():
+            tx.rollback()
             if not told:
                 say("another process migrates; waiting for it")
                 told = True
             clock.wait(never, _ASK_AGAIN_S)
+            unlimited(tx)
         yield
 
 
 def unlimited(tx: Tx) -> None:
-    """Let this transaction's statements run, and the transaction be idle, without a time limit."""
+    """Let this transaction's statements run, and the transaction be idle, without a time limit.
+
+    If the host of this process is gone, the server ends the transaction after a minute instead of hours.
+    """
     tx.exec_driver_sql(
         "SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', '0', true),"
-        " set_config('idle_in_transaction_session_timeout', '0', true)"
+        " set_config('idle_in_transaction_session_timeout', '0', true),"
+        " set_config('tcp_keepalives_idle', '30', true), set_config('tcp_keepalives_interval', '10', true),"
+        " set_config('tcp_keepalives_count', '3', true)"
     )
 
 
@@ -135,7 +145,7 @@ def _one(tx: Tx, statement: str, say: Callable[[str], None]) -> None:
     # An index that is built CONCURRENTLY waits for other transactions, and holds up none.
     tx.exec_driver_sql(f"SET lock_timeout = {waits}")
     if (found := _INDEX.search(statement)) and _is_invalid(tx, found[1]):
-        tx.exec_driver_sql(f"DROP INDEX CONCURRENTLY {found[1]}")
+        tx.exec_driver_sql(f"DROP INDEX CONCURRENTLY IF EXISTS {found[1]}")
     escaped = statement.replace("%", "%%")
     changed = _locking(lambda: tx.exec_driver_sql(escaped).rowcount, say)
     total = 0
