@@ -23,6 +23,7 @@ from pool.client.worker_relay import MOST_HEAD_BYTES, BadHead, Head
 from pool.client.worker_settings import WorkerSettings
 from pool.core import tokens
 from pool.core.clock import SystemClock
+from pool.core.errors import PoolError
 from pool.core.worker_state import Denial, Holder, WorkerState
 
 log = logging.getLogger("warmpool.worker")
@@ -33,6 +34,7 @@ _SPARE = 64
 _HEAD_S = 30.0
 _CONNECT_S = 5.0
 _ANSWER_S = 10.0
+_LINGER_S = 2.0
 _LOOK_EVERY_S = 0.1
 _STOP_CHILD_S = 10.0
 _ENDINGS = (signal.SIGTERM, signal.SIGINT)
@@ -46,6 +48,10 @@ class ProxyOptions:
     command: Sequence[str]
     port: int = 0
     connections: int = CONNECTIONS
+
+
+class NotListening(PoolError):
+    """The port of the worker cannot be opened."""
 
 
 class WorkerProxy:
@@ -63,9 +69,13 @@ class WorkerProxy:
 
     async def run(self, asked: asyncio.Event) -> int:
         """Serve until `asked` is set, or until the program ends. Return the exit code."""
-        server = await asyncio.start_server(
-            self._connected, self.settings.host, self.settings.port, limit=MOST_HEAD_BYTES, backlog=128
-        )
+        host, port = self.settings.host, self.settings.port
+        try:
+            server = await asyncio.start_server(
+                self._connected, host, port, limit=MOST_HEAD_BYTES, backlog=128
+            )
+        except OSError as exc:
+            raise NotListening(f"cannot listen on port {port} of {host}: {exc.strerror or exc}") from exc
         port = int(server.sockets[0].getsockname()[1])
         ended = asyncio.ensure_future(self._child.wait())
         for number in _PASSED_ON:
@@ -110,8 +120,13 @@ class WorkerProxy:
         try:
             if self._open > self._connections + _SPARE:
                 return
-            with self.state.answering():
-                await self._serve(reader, writer)
+            async with asyncio.timeout(_HEAD_S):
+                head = await worker_relay.read_head(reader)
+            if head is not None:
+                # Only now: connections that send nothing must not delay the exit.
+                with self.state.answering():
+                    await self._serve(head, reader, writer)
+                await _linger(reader, writer)
         except BadHead as exc:
             with contextlib.suppress(OSError):
                 await _respond(writer, (400, {"error": str(exc)}))
@@ -123,11 +138,7 @@ class WorkerProxy:
             self._open -= 1
             writer.close()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        async with asyncio.timeout(_HEAD_S):
-            head = await worker_relay.read_head(reader)
-        if head is None:
-            return
+    async def _serve(self, head: Head, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         method, _, rest = head.first.partition(" ")
         path = rest.partition(" ")[0].partition("?")[0]
         if answer := self._open_answer(method, path):
@@ -177,42 +188,65 @@ class WorkerProxy:
         if len(self._tasks) >= self._connections:
             await _respond(writer, (503, {"error": f"{self._connections} requests are open already"}))
             return
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - for the type checker
+        # Before the program accepts the connection: a newer holder may come while it waits.
+        self._tasks[task] = holder
         try:
             async with asyncio.timeout(_CONNECT_S):
                 source, target = await asyncio.open_connection(HOST, self._child.port, limit=MOST_HEAD_BYTES)
         except (OSError, TimeoutError):
             await _respond(writer, (502, {"error": "the program does not accept connections"}))
-            return
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - for the type checker
-        self._tasks[task] = holder
-        up = asyncio.ensure_future(self._upward(head, length, reader, target))
-        try:
-            await _downward(source, writer)
+        else:
+            await _exchange(head, length, (reader, writer), (source, target))
         finally:
             self._tasks.pop(task, None)
-            up.cancel()
-            target.close()
-
-    async def _upward(
-        self, head: Head, length: int | None, reader: asyncio.StreamReader, target: asyncio.StreamWriter
-    ) -> None:
-        try:
-            target.write(head.encoded())
-            if head.upgrades:
-                await worker_relay.pass_all(reader, target)
-                target.write_eof()
-            else:
-                await worker_relay.pass_body(length, reader, target)
-                # A client that leaves ends its request.
-                while await reader.read(1024):
-                    pass
-                target.close()
-        except (OSError, BadHead):
-            target.close()
 
 
-async def _downward(source: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+_Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def _exchange(head: Head, length: int | None, client: _Streams, program: _Streams) -> None:
+    """Pass on one request and its response, until the response has ended or the client has left."""
+    switched: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    up = asyncio.ensure_future(_upward(head, length, (client[0], program[1]), switched))
+    try:
+        await _downward(program[0], client[1], switched)
+    finally:
+        up.cancel()
+        program[1].close()
+
+
+async def _upward(
+    head: Head,
+    length: int | None,
+    streams: _Streams,
+    switched: asyncio.Future[bool],
+) -> None:
+    """Pass on the request. What follows it is passed on only if the program has switched protocols: it
+    could be a second request, which was not checked.
+    """
+    reader, target = streams
+    try:
+        target.write(head.encoded())
+        await worker_relay.pass_body(length, reader, target)
+        piece = await reader.read(1024)
+        if head.upgrades and (piece or switched.done()) and await switched:
+            target.write(piece)
+            await worker_relay.pass_all(reader, target)
+            target.write_eof()
+            return
+        # A client that leaves ends its request.
+        while piece:
+            piece = await reader.read(1024)
+        target.close()
+    except (OSError, BadHead):
+        target.close()
+
+
+async def _downward(
+    source: asyncio.StreamReader, writer: asyncio.StreamWriter, switched: asyncio.Future[bool]
+) -> None:
     """Pass on the response: interim heads, the head, then all that follows."""
     while True:
         try:
@@ -228,6 +262,7 @@ async def _downward(source: asyncio.StreamReader, writer: asyncio.StreamWriter) 
         writer.write(worker_relay.encoded(head.first, head.headers) if interim else head.encoded())
         await writer.drain()
         if not interim:
+            switched.set_result(code == "101")
             break
     await worker_relay.pass_all(source, writer)
 
@@ -242,6 +277,17 @@ async def _respond(writer: asyncio.StreamWriter, answer: OwnAnswer, method: str 
     writer.write(head if method == "HEAD" else head + body)
     async with asyncio.timeout(_ANSWER_S):
         await writer.drain()
+
+
+async def _linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Read the rest of a body that was not needed: closing before would reset the connection, and the
+    client would lose the answer.
+    """
+    if writer.can_write_eof() and not writer.is_closing():
+        writer.write_eof()
+        async with asyncio.timeout(_LINGER_S):
+            while await reader.read(MOST_HEAD_BYTES):
+                pass
 
 
 def run(options: ProxyOptions) -> int:

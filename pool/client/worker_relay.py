@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pool.core import tokens
 from pool.core.errors import PoolError
 
 MOST_HEAD_BYTES = 65_536
@@ -17,6 +18,7 @@ _PIECE_BYTES = 65_536
 _MOST_CHUNK_LINE_BYTES = 1_024
 # Of one connection; and the credentials of the pool, which the program does not need.
 _NOT_PASSED_ON = frozenset({"connection", "keep-alive", "proxy-connection", "authorization", "te"})
+_OF_THE_POOL = frozenset(name.lower() for name in (tokens.HEADER_CLAIM, tokens.HEADER_EPOCH))
 
 
 class BadHead(PoolError):
@@ -33,11 +35,14 @@ class Head:
     @classmethod
     def parse(cls, raw: bytes) -> Head:
         first, *lines = raw.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
+        # Many servers end a line at a bare CR or LF too: the rest would be a header that was not checked.
+        if any(char in line for line in (first, *lines) for char in "\r\n\0"):
+            raise BadHead("a line of the head contains CR, LF or NUL")
         headers = []
         for line in lines:
             name, colon, value = line.partition(":")
             # A space before the colon, or a folded line, is read differently by different servers.
-            if not colon or not name or name.strip() != name or "\n" in line or "\0" in line:
+            if not colon or not name or name.strip() != name:
                 raise BadHead("a header line is malformed")
             headers.append((name, value.strip()))
         return cls(first, tuple(headers))
@@ -49,20 +54,28 @@ class Head:
             raise BadHead(f"the header {name} is there {len(found)} times")
         return found[0] if found else ""
 
+    def has(self, name: str) -> bool:
+        return any(each.lower() == name for each, _ in self.headers)
+
     @property
     def upgrades(self) -> bool:
         words = {
             w.strip().lower() for n, v in self.headers if n.lower() == "connection" for w in v.split(",")
         }
-        return "upgrade" in words and any(n.lower() == "upgrade" for n, _ in self.headers)
+        return "upgrade" in words and self.has("upgrade")
 
     def encoded(self) -> bytes:
         """Return the head to pass on, for a connection that ends after this message or is upgraded."""
         upgrade = self.upgrades
-        kept = [(n, v) for n, v in self.headers if n.lower() not in _NOT_PASSED_ON]
+        kept = [(n, v) for n, v in self.headers if n.lower() not in _NOT_PASSED_ON and not _imitates(n)]
         if not upgrade:
             kept = [(n, v) for n, v in kept if n.lower() != "upgrade"]
         return encoded(self.first, [*kept, ("Connection", "upgrade" if upgrade else "close")])
+
+
+def _imitates(name: str) -> bool:
+    """Return whether WSGI and CGI programs would take this name for a header of the pool."""
+    return "_" in name and name.lower().replace("_", "-") in _OF_THE_POOL
 
 
 def encoded(first: str, headers: Iterable[tuple[str, str]]) -> bytes:
@@ -85,7 +98,7 @@ def body_length(head: Head) -> int | None:
     """Return the length of a request's body; None if it is chunked."""
     coding, length = head.get("transfer-encoding"), head.get("content-length")
     if coding:
-        if coding.lower() != "chunked" or length:
+        if coding.lower() != "chunked" or head.has("content-length"):
             raise BadHead("Transfer-Encoding must be chunked, without Content-Length")
         return None
     if not length:
