@@ -130,8 +130,10 @@ class WorkerProxy:
         except BadHead as exc:
             with contextlib.suppress(OSError):
                 await _respond(writer, (400, {"error": str(exc)}))
-        except (OSError, TimeoutError, asyncio.CancelledError):
-            pass  # the client or the program has gone, or a newer holder has come
+        except asyncio.CancelledError:
+            writer.transport.abort()  # a newer holder has come; the older one may never read the rest
+        except (OSError, TimeoutError):
+            pass  # the client or the program has gone
         except Exception:
             log.exception("request_failed")
         finally:
@@ -215,6 +217,7 @@ async def _exchange(head: Head, length: int | None, client: _Streams, program: _
     finally:
         up.cancel()
         program[1].close()
+        await asyncio.wait({up})  # it may read from the client until it has ended
 
 
 async def _upward(

@@ -130,6 +130,10 @@ class Proxied:
         connection.close()
         return count
 
+    def sockets(self) -> int:
+        links = [os.readlink(link) for link in Path(f"/proc/{self.process.pid}/fd").iterdir()]
+        return sum(link.startswith("socket:") for link in links)
+
     def children(self) -> list[int]:
         done = subprocess.run(["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True)
         return [int(word) for word in done.stdout.split()]
@@ -158,10 +162,15 @@ def _proxied(tmp_path: Path, *command: str) -> Iterator[Proxied]:
         names.ENV_PORT: str(port),
         names.ENV_GRACE_S: "20",
     }
-    with subprocess.Popen([*PROXY, *command], env=env, cwd=ROOT) as process:
+    log = tmp_path / "proxy.log"
+    with (
+        log.open("wb") as out,
+        subprocess.Popen([*PROXY, *command], env=env, cwd=ROOT, stderr=out) as process,
+    ):
         try:
             eventually(lambda: status.exists() and "true" in status.read_text(), within_s=20)
             yield Proxied(process, port, status)
+            assert "request_failed" not in log.read_text()
         finally:
             process.kill()
 
@@ -316,6 +325,44 @@ def test_a_newer_holder_ends_requests_that_the_program_has_not_accepted(tmp_path
             each.close()
 
 
+ENDLESS = """
+import os, threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+class Endless(BaseHTTPRequestHandler):
+    stalled = []
+
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        if self.path == "/stalled":
+            self.wfile.write(b"%d" % len(self.stalled))
+            return
+        self.connection.settimeout(0.5)
+        try:
+            while self.path == "/endless":
+                self.wfile.write(b"x" * 65_536)
+        except TimeoutError:
+            self.stalled.append(1)
+            threading.Event().wait()
+
+ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Endless).serve_forever()
+"""
+
+
+def test_a_newer_holder_ends_downloads_that_are_not_read(tmp_path: Path) -> None:
+    with _proxied(tmp_path, sys.executable, "-c", ENDLESS) as proxied:
+        lines = ["GET /endless HTTP/1.1", *(f"{n}: {v}" for n, v in holder(1).items()), "", ""]
+        sent = [socket.create_connection(("127.0.0.1", proxied.port), timeout=10) for _ in range(20)]
+        for each in sent:
+            each.sendall("\r\n".join(lines).encode())
+        eventually(lambda: proxied.call("GET", "/stalled")[1] == b"20")
+        assert proxied.call("GET", "/", epoch=2)[0] == 200
+        eventually(lambda: proxied.sockets() < 20)
+        for each in sent:
+            each.close()
+
+
 @pytest.mark.parametrize("words", [("--port", "70000"), ("--connections", "0")])
 def test_the_proxy_refuses_numbers_out_of_range(words: tuple[str, str]) -> None:
     command = [*PROXY[:-1], *words, "--", "true"]
@@ -341,13 +388,13 @@ NESTED = """
 import os
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
-class Handler(BaseHTTPRequestHandler):
+class Nested(BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)
         self.end_headers()
         self.wfile.write(b"[" * 60_000)
 
-HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forever()
+HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Nested).serve_forever()
 """
 
 
