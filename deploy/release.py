@@ -65,6 +65,8 @@ def notes(changelog: str, version: str) -> str | None:
 
 def build(version: str, target: Path) -> list[Path]:
     """Build all files of the release. `target` has all of them, or it does not exist."""
+    if target.exists() and not (target / "SHA256SUMS").is_file():
+        raise NotReleasable(f"{target} exists and is not a release; name another folder with --to")
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as folder:
         draft = Path(folder) / "files"
@@ -107,12 +109,17 @@ def same_times(archive: bytes, epoch: int) -> bytes:
     return packed.getvalue()
 
 
-def tag(version: str) -> None:
-    """Tag the commit. The tree must be clean and the changelog must have a section of this version."""
+def check_tag(version: str) -> None:
+    """Raise `NotReleasable` unless the tree is clean and the changelog has a section of this version."""
     if _run(["git", "status", "--porcelain"]).strip():
         raise NotReleasable("the tree has changes that are not committed; commit or remove them")
     if notes((ROOT / "CHANGELOG.md").read_text(), version) is None:
         raise NotReleasable(f"CHANGELOG.md has no section [{version}]; rename [Unreleased] and add its date")
+
+
+def tag(version: str) -> None:
+    """Tag the commit. It is checked again, because the tree may have changed since the build began."""
+    check_tag(version)
     _run(["git", "tag", "-a", f"v{version}", "-m", f"warmpool {version}"])
 
 
@@ -132,7 +139,10 @@ def _helm() -> str:
 
 def _run(command: list[str | Path], *, cwd: Path = ROOT, epoch: int = 0) -> str:
     env = os.environ | ({"SOURCE_DATE_EPOCH": str(epoch)} if epoch else {})
-    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True)
+    try:
+        done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True)
+    except FileNotFoundError as exc:
+        raise NotReleasable(f"no {command[0]} on PATH; install it") from exc
     if done.returncode:
         raise NotReleasable(f"{' '.join(map(str, command))} failed: {(done.stderr or done.stdout)[-2000:]}")
     return done.stdout
@@ -150,6 +160,8 @@ def main() -> int:
     given = parser.parse_args()
     try:
         check(given.version)
+        if given.tag:
+            check_tag(given.version)
         files = build(given.version, given.to or ROOT / "build" / "release" / given.version)
         if given.tag:
             tag(given.version)

@@ -108,7 +108,8 @@ class FakeServer:
         """Refuse the next `times` acquires, or with None all of them until `grant`."""
         left = float("inf") if times is None else times
         with self._lock:
-            self._refusals.append(_Refusal(reason, detail, retry_after_s, left))
+            if left > 0:
+                self._refusals.append(_Refusal(reason, detail, retry_after_s, left))
 
     def grant(self) -> None:
         """Grant again: forget the refusals, delays and the outage that were ordered."""

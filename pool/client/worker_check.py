@@ -76,7 +76,7 @@ class _Reply:
     def json(self) -> Any:
         try:
             return json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
 
 
@@ -173,8 +173,7 @@ def _target(options: CheckOptions) -> Iterator[_Target]:
     if bool(options.url) == bool(options.command):
         raise InvalidInput("worker", "give either the URL of a running worker, or --command")
     if options.url:
-        parts = urlsplit(options.url)
-        if parts.scheme != "http" or not parts.hostname:
+        if not _is_address(options.url):
             raise InvalidInput("url", f"must be http://HOST:PORT, got {options.url!r}")
         if not options.key:
             raise InvalidInput("key", "of the running worker is needed: --key-file FILE")
@@ -182,6 +181,14 @@ def _target(options: CheckOptions) -> Iterator[_Target]:
         return
     with tempfile.TemporaryDirectory(prefix="warmpool-check-") as folder:
         yield from _started(options, Path(folder))
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme == "http" and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # the port, or an IPv6 address
+        return False
 
 
 def _started(options: CheckOptions, folder: Path) -> Iterator[_Target]:

@@ -37,7 +37,7 @@ With --command the program is started with a key, as the pool would start it, an
 With a URL a running worker is checked, with the file that has its key. Check only a worker that no
 claim holds: its epoch is raised, so its pod can serve no claim of the pool afterwards.
 
-    warmpool worker check http://127.0.0.1:8080 --key-file key
+    warmpool worker check --key-file key http://127.0.0.1:8080
 
 Exit code: 0 if every rule is kept, 1 if one is not, 2 if the command line is wrong.
 """
@@ -86,6 +86,10 @@ def run_proxy(command: Sequence[str], *, port: int, connections: int) -> int:
 
     if not command:
         raise InvalidInput("command", "is missing: warmpool worker-proxy -- CMD [ARGUMENT ...]")
+    if not 0 <= port <= 65_535:
+        raise InvalidInput("--port", f"must be a port number from 0 to 65535, got {port}")
+    if connections < 1:
+        raise InvalidInput("--connections", f"must be at least 1, got {connections}")
     logging.basicConfig(level=logging.INFO, format="warmpool worker-proxy: %(message)s", stream=sys.stderr)
     return worker_proxy.run(
         worker_proxy.ProxyOptions(command=tuple(command), port=port, connections=connections)

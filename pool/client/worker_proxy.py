@@ -23,6 +23,7 @@ from pool.client.worker_relay import MOST_HEAD_BYTES, BadHead, Head
 from pool.client.worker_settings import WorkerSettings
 from pool.core import tokens
 from pool.core.clock import SystemClock
+from pool.core.errors import PoolError
 from pool.core.worker_state import Denial, Holder, WorkerState
 
 log = logging.getLogger("warmpool.worker")
@@ -49,6 +50,10 @@ class ProxyOptions:
     connections: int = CONNECTIONS
 
 
+class NotListening(PoolError):
+    """The port of the worker cannot be opened."""
+
+
 class WorkerProxy:
     """The proxy of one program."""
 
@@ -64,9 +69,13 @@ class WorkerProxy:
 
     async def run(self, asked: asyncio.Event) -> int:
         """Serve until `asked` is set, or until the program ends. Return the exit code."""
-        server = await asyncio.start_server(
-            self._connected, self.settings.host, self.settings.port, limit=MOST_HEAD_BYTES, backlog=128
-        )
+        host, port = self.settings.host, self.settings.port
+        try:
+            server = await asyncio.start_server(
+                self._connected, host, port, limit=MOST_HEAD_BYTES, backlog=128
+            )
+        except OSError as exc:
+            raise NotListening(f"cannot listen on port {port} of {host}: {exc.strerror or exc}") from exc
         port = int(server.sockets[0].getsockname()[1])
         ended = asyncio.ensure_future(self._child.wait())
         for number in _PASSED_ON:
@@ -121,8 +130,10 @@ class WorkerProxy:
         except BadHead as exc:
             with contextlib.suppress(OSError):
                 await _respond(writer, (400, {"error": str(exc)}))
-        except (OSError, TimeoutError, asyncio.CancelledError):
-            pass  # the client or the program has gone, or a newer holder has come
+        except asyncio.CancelledError:
+            writer.transport.abort()  # a newer holder has come; the older one may never read the rest
+        except (OSError, TimeoutError):
+            pass  # the client or the program has gone
         except Exception:
             log.exception("request_failed")
         finally:
@@ -206,6 +217,7 @@ async def _exchange(head: Head, length: int | None, client: _Streams, program: _
     finally:
         up.cancel()
         program[1].close()
+        await asyncio.wait({up})  # it may read from the client until it has ended
 
 
 async def _upward(

@@ -83,6 +83,12 @@ class TestFake(ClientContract):
         return FakeGround(kind)
 
 
+def test_a_fake_that_refuses_zero_times_grants() -> None:
+    with FakePool() as pool:
+        pool.server.refuse("org_cap", times=0)
+        assert pool.acquire("acme").worker_id
+
+
 @pytest.mark.xdist_group("warmpool_pool")
 @pytest.mark.parametrize("kind", [Pool, pytest.param(AsyncPool, marks=LONG)])
 class TestReal(ClientContract):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.client
 import json
@@ -21,6 +22,7 @@ from pool.client import worker_check, worker_command
 from pool.client.worker_check import CheckOptions, RuleResult
 from pool.client.worker_child import free_port
 from pool.core import names, tokens
+from pool.core.errors import InvalidInput
 from tests.support import forking
 from tests.support.waiting import eventually
 
@@ -121,6 +123,16 @@ class Proxied:
         connection.close()
         return answer
 
+    def open_requests(self) -> int:
+        connection = self.connect()
+        connection.request("GET", "/sessions")
+        count: int = json.loads(connection.getresponse().read())["open"]
+        connection.close()
+        return count
+
+    def open_files(self) -> int:
+        return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
+
     def children(self) -> list[int]:
         done = subprocess.run(["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True)
         return [int(word) for word in done.stdout.split()]
@@ -133,6 +145,12 @@ def holder(epoch: int) -> dict[str, str]:
 
 @pytest.fixture
 def proxied(tmp_path: Path) -> Iterator[Proxied]:
+    with _proxied(tmp_path, *PROGRAM, "plain") as proxied:
+        yield proxied
+
+
+@contextlib.contextmanager
+def _proxied(tmp_path: Path, *command: str) -> Iterator[Proxied]:
     key_file, status, port = tmp_path / "key", tmp_path / "status", free_port()
     key_file.write_text(KEY)
     env = os.environ | {
@@ -143,10 +161,15 @@ def proxied(tmp_path: Path) -> Iterator[Proxied]:
         names.ENV_PORT: str(port),
         names.ENV_GRACE_S: "20",
     }
-    with subprocess.Popen([*PROXY, *PROGRAM, "plain"], env=env, cwd=ROOT) as process:
+    log = tmp_path / "proxy.log"
+    with (
+        log.open("wb") as out,
+        subprocess.Popen([*PROXY, *command], env=env, cwd=ROOT, stderr=out) as process,
+    ):
         try:
             eventually(lambda: status.exists() and "true" in status.read_text(), within_s=20)
             yield Proxied(process, port, status)
+            assert "request_failed" not in log.read_text()
         finally:
             process.kill()
 
@@ -230,6 +253,10 @@ AMBIGUOUS = {
     "a sign": ("Content-Length: +5",),
     "an unknown coding": ("Transfer-Encoding: gzip",),
     "a long head": ("X: " + "x" * 70_000,),
+    "an empty length": ("Content-Length:", "Transfer-Encoding: chunked"),
+    "a bare CR": ("X: y\rX-Warmpool-Claim: c-other",),
+    "a bare LF": ("X: y\nX-Warmpool-Claim: c-other",),
+    "a NUL": ("X: y\0",),
 }
 
 
@@ -240,6 +267,147 @@ def test_a_request_that_servers_read_differently_is_refused(proxied: Proxied) ->
         with socket.create_connection(("127.0.0.1", proxied.port), timeout=10) as sent:
             sent.sendall(text.encode())
             assert sent.recv(12) == b"HTTP/1.1 400", what
+    for first in ("POST / HTTP/1.1\nX-Warmpool-Claim: c-other", "POST /\r HTTP/1.1", "POST /\0 HTTP/1.1"):
+        with socket.create_connection(("127.0.0.1", proxied.port), timeout=10) as sent:
+            sent.sendall("\r\n".join([first, "Host: w", *own, "", ""]).encode())
+            assert sent.recv(12) == b"HTTP/1.1 400", first
+
+
+def test_the_program_sees_one_claim_only(proxied: Proxied) -> None:
+    seen = proxied.call("GET", "/", X_Warmpool_Claim="c-other", X_Trace="kept")[1]
+    assert b"x_trace" in seen
+    assert b"x_warmpool_claim" not in seen
+
+
+def test_a_refused_upgrade_passes_on_no_second_request(proxied: Proxied) -> None:
+    headers = holder(1) | {"Connection": "Upgrade", "Upgrade": "websocket"}
+    lines = ["GET / HTTP/1.1", *(f"{n}: {v}" for n, v in headers.items()), "", ""]
+    with socket.create_connection(("127.0.0.1", proxied.port), timeout=10) as sent:
+        sent.sendall("\r\n".join(lines).encode() + b"GET /exit HTTP/1.1\r\n\r\n")
+        with sent.makefile("rb") as received:
+            assert received.readline().startswith(b"HTTP/1.1 200")
+    assert proxied.call("GET", "/")[0] == 200
+    assert proxied.process.poll() is None
+
+
+def test_a_refusal_arrives_although_its_body_is_not_read(proxied: Proxied) -> None:
+    assert proxied.call("GET", "/", epoch=2)[0] == 200
+    assert proxied.call("POST", "/", epoch=1, body=b"x" * 8_000_000)[0] == 409
+
+
+def test_connections_that_send_nothing_do_not_delay_the_exit(proxied: Proxied) -> None:
+    with socket.create_connection(("127.0.0.1", proxied.port), timeout=10):
+        assert proxied.call("GET", "/")[0] == 200
+        proxied.process.terminate()
+        assert proxied.process.wait(10) == 0
+
+
+DEAF = """
+import os, socket, time
+listening = socket.create_server(("127.0.0.1", int(os.environ["PORT"])), backlog=0)
+time.sleep(60)
+"""
+
+
+def test_a_newer_holder_ends_requests_that_the_program_has_not_accepted(tmp_path: Path) -> None:
+    with _proxied(tmp_path, sys.executable, "-c", DEAF) as proxied:
+        sent = [socket.create_connection(("127.0.0.1", proxied.port), timeout=10) for _ in range(3)]
+        for each in sent:  # more than the program's backlog: at least one is not connected
+            lines = ["GET / HTTP/1.1", *(f"{n}: {v}" for n, v in holder(1).items()), "", ""]
+            each.sendall("\r\n".join(lines).encode())
+        eventually(lambda: proxied.open_requests() == 3)
+        newer = proxied.connect()
+        newer.request("GET", "/", headers=holder(2))
+        assert [each.recv(100) for each in sent] == [b"", b"", b""]
+        newer.close()
+        for each in sent:
+            each.close()
+
+
+ENDLESS = """
+import os, threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+class Endless(BaseHTTPRequestHandler):
+    stalled = []
+
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        if self.path == "/stalled":
+            self.wfile.write(b"%d" % len(self.stalled))
+            return
+        self.connection.settimeout(0.5)
+        try:
+            while self.path == "/endless":
+                self.wfile.write(b"x" * 65_536)
+        except TimeoutError:
+            self.stalled.append(1)
+            threading.Event().wait()
+
+ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Endless).serve_forever()
+"""
+
+
+def test_a_newer_holder_ends_downloads_that_are_not_read(tmp_path: Path) -> None:
+    with _proxied(tmp_path, sys.executable, "-c", ENDLESS) as proxied:
+        lines = ["GET /endless HTTP/1.1", *(f"{n}: {v}" for n, v in holder(1).items()), "", ""]
+        sent = [socket.create_connection(("127.0.0.1", proxied.port), timeout=10) for _ in range(20)]
+        for each in sent:
+            each.sendall("\r\n".join(lines).encode())
+        eventually(lambda: proxied.call("GET", "/stalled")[1] == b"20")
+        assert proxied.call("GET", "/", epoch=2)[0] == 200
+        eventually(lambda: proxied.open_files() < 20)
+        for each in sent:
+            each.close()
+
+
+@pytest.mark.parametrize("words", [("--port", "70000"), ("--connections", "0")])
+def test_the_proxy_refuses_numbers_out_of_range(words: tuple[str, str]) -> None:
+    command = [*PROXY[:-1], *words, "--", "true"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, words[0] in done.stderr, "Traceback" in done.stderr) == (2, True, False)
+
+
+def test_the_proxy_names_a_port_that_is_taken(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        env = os.environ | {names.ENV_HOST: "127.0.0.1", names.ENV_PORT: port}
+        done = subprocess.run([*PROXY, "sleep", "60"], env=env, capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, port in done.stderr, "Traceback" in done.stderr) == (2, True, False)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:99999", "http://[::1", "http://127.0.0.1:x"])
+def test_the_check_refuses_an_address_that_is_none(url: str) -> None:
+    with pytest.raises(InvalidInput, match="url must be http://HOST:PORT"):
+        worker_check.check(CheckOptions(url=url, key=KEY))
+
+
+NESTED = """
+import os
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+class Nested(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"[" * 60_000)
+
+HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Nested).serve_forever()
+"""
+
+
+def test_the_check_survives_a_report_that_is_nested_too_deeply() -> None:
+    assert "not 200 with a JSON object" in failed(sys.executable, "-c", NESTED)["self_report"]
+
+
+def test_a_running_worker_is_checked_as_the_help_shows(proxied: Proxied, tmp_path: Path) -> None:
+    url, key_file = f"http://127.0.0.1:{proxied.port}", ("--key-file", str(tmp_path / "key"))
+    done = forking.run(["worker", "check", "--json", *key_file, url], env=dict(os.environ), cwd=ROOT)
+    assert (done.returncode, json.loads(done.stdout)["kept"]) == (0, True), done.stderr
+    done = forking.run(["worker", "check", url, *key_file], env=dict(os.environ), cwd=ROOT)
+    assert (done.returncode, "options must come before the URL" in done.stderr) == (2, True)
+    assert "--key-file key http://" in worker_command.CHECK_HELP
 
 
 def test_a_proxy_ends_when_its_program_ends(proxied: Proxied) -> None:

@@ -22,3 +22,15 @@ def test_every_place_names_the_same_version() -> None:
 )
 def test_release_notes_are_the_section_of_the_version(version: str, notes: str | None) -> None:
     assert RELEASE["notes"](CHANGELOG, version) == notes
+
+
+def test_a_folder_that_is_no_release_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(RELEASE["NotReleasable"], match="is not a release"):
+        RELEASE["build"]("0.1.0", tmp_path)
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_missing_tool_is_named() -> None:
+    with pytest.raises(RELEASE["NotReleasable"], match="no-such-tool"):
+        RELEASE["_run"](["no-such-tool"])

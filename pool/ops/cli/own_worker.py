@@ -45,6 +45,8 @@ def check(
     ready_s: Annotated[float, typer.Option(min=0.1, help="Longest time to become ready, in seconds.")] = 30.0,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
+    if url and rest and not command:
+        raise UsageError("options must come before the URL: warmpool worker check --key-file FILE URL")
     # Words after --command belong to it: the first would otherwise be taken for the URL.
     words = [command, *([url] if url else []), *(rest or [])] if command else []
     try:
