@@ -16,8 +16,8 @@ from tasks.lane.exchange import Taken, TaskReply
 from tasks.lane.knownorgs import KnownOrgs
 from tasks.lane.messages import CANARY, IncomingMessage
 from tasks.lane.proving import NOT_SIGNED, ForeignOrg, Nonce, Proven, Unproven, refusal
-from tasks.lane.refusals import Refusals
 from tasks.lane.replies import Answered
+from tasks.lane.unproven import UnprovenLog
 from tasks.routes import INTERNAL_TASKS
 
 # Refusals of unauthenticated requests that are answered, per second.
@@ -28,7 +28,12 @@ class Authenticator:
     """Used only by the thread of the lane. It stores no nonces: the caller looks them up and spends them."""
 
     def __init__(
-        self, pool: PoolSettings, orgs: KnownOrgs, internal: InternalTasks, refusals: Refusals, clock: Clock
+        self,
+        pool: PoolSettings,
+        orgs: KnownOrgs,
+        internal: InternalTasks,
+        refusals: UnprovenLog,
+        clock: Clock,
     ) -> None:
         self.is_on = pool.signed_requests
         self._limit_s = pool.signature_limit_s

@@ -16,9 +16,9 @@ from tasks.lane.knownorgs import KnownOrgs, OrgQueues
 from tasks.lane.loop import STUCK_S, Lane
 from tasks.lane.mailbox import Mailbox
 from tasks.lane.posting import Posting
-from tasks.lane.refusals import Refusals
 from tasks.lane.sharing import SharedThreads
 from tasks.lane.slowpath import SlowPath
+from tasks.lane.unproven import UnprovenLog
 from tasks.lane.waits import Waits
 from tasks.worker import revoking
 from tasks.worker.revoking import Revoking
@@ -33,7 +33,7 @@ def start_lane(app: WarmpoolApp) -> None:
     deps, pool, stopping, timers = app.deps, app.settings.pool, app.stopping, app.timers
     limit_bytes = pool.message_limit_bytes
     aside = ThreadPoolExecutor(2, thread_name_prefix="aside")
-    line, waits, refusals = RuleConnection(deps.store), Waits(deps, timers), Refusals(deps, timers)
+    line, waits, refusals = RuleConnection(deps.store), Waits(deps, timers), UnprovenLog(deps, timers)
     orgs = KnownOrgs(deps.store, deps.keys, deps.clock)
     mailbox = Mailbox(
         config.broker_url(app.settings),

@@ -47,7 +47,7 @@ MODULES = (
     "pool.drivers.kubernetes.rights", "pool.drivers.local.driver", "pool.config.logs", "pool.metrics.serving", "pool.lifecycle.observing",
     "pool.passes.fallback", "pool.passes.running", "pool.ops.reporting.status", "pool.store.migrations", "pool.wiring",
     *(f"pool.passes.{name}" for name in ("collect_garbage", "guard_disruption", "reap", "reconcile_headroom", "reconcile_warm", "sweep_orphans", "sweep_stuck")),
-    "tasks.background", "tasks.lane.loop", "tasks.lane.refusals", "tasks.lane.taskevents", "tasks.sending",
+    "tasks.background", "tasks.lane.loop", "tasks.lane.unproven", "tasks.lane.taskevents", "tasks.sending",
     "tasks.worker.probefiles", "tasks.worker.unacked",
 )  # fmt: skip
 REQUEST_BYTES = 200_000

@@ -19,7 +19,7 @@ WITHIN_S = 1.0
 _MOST_NAMED = 5
 
 
-class Refusals:
+class UnprovenLog:
     """Any thread may add."""
 
     def __init__(self, deps: Deps, timers: Timers) -> None:
