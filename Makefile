@@ -113,7 +113,7 @@ test-kube: $(STAMP) ## run the tests against a real Kubernetes API server
 	@$(BIN)/python -m tests.support.kube_binaries >/dev/null
 	@$(BIN)/python -m pytest -n $(KUBE_JOBS) --dist loadgroup tests/kube
 
-test-node: $(STAMP) ## build the image and start every component from it (needs root on Linux, buildah, debootstrap)
+test-node: $(STAMP) ## build the image, and install the chart on a real node of its own (needs root on Linux)
 	@$(BIN)/python -m pytest -s tests/node
 
 test-dist: $(STAMP) ## install the client from its wheel beside old and new Celery and redis, and use it (needs a package index)

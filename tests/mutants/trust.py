@@ -251,6 +251,15 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     broken(
         61,
+        "the bundled Postgres keeps the rights that the kubelet gave its group",
+        "charts/warmpool/files/postgres-start.sh",
+        '    chmod 0700 "$PGDATA"\n',
+        "",
+        "tests/chart/test_bundled_postgres.py"
+        "::test_postgres_starts_in_a_new_pod_whose_volume_the_kubelet_opened_to_the_group",
+    ),
+    broken(
+        61,
         "the image lacks a package that its own packages import",
         "requirements.lock",
         "    #   hatchling\n    #   kombu\n    #   matplotlib\n",

@@ -132,8 +132,16 @@ class Cluster:
 
     def kubectl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run kubectl as the administrator."""
+        with self.start_kubectl(*arguments) as running:
+            output, errors = running.communicate()
+        return subprocess.CompletedProcess(running.args, running.returncode, output, errors)
+
+    def start_kubectl(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start kubectl as the administrator."""
         env = {"PATH": os.environ["PATH"], "HOME": str(self.root), "KUBECONFIG": str(self.kubeconfig)}
-        return subprocess.run([self._kubectl(), *arguments], capture_output=True, text=True, env=env)
+        return subprocess.Popen(
+            [self._kubectl(), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+        )
 
     def stop(self) -> None:
         """Disconnect, and delete what was created in it."""

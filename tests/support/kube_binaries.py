@@ -55,18 +55,22 @@ def find_or_build(say: Say, names: tuple[str, ...] = SHORTEST) -> Path:
         return build(say)
 
 
+def cache_root() -> Path:
+    """Return the directory of everything that is built once."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "warmpool"
+
+
 def cached() -> Path:
     """Return the cache directory for the current sources."""
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "warmpool"
     content = b"".join((SOURCES / name).read_bytes() for name in ("go.mod", "go.sum", "main.go"))
-    return root / f"kube-{_version()}-{hashlib.sha256(content).hexdigest()[:12]}"
+    return cache_root() / f"kube-{_version()}-{hashlib.sha256(content).hexdigest()[:12]}"
 
 
 def build(say: Say) -> Path:
     """Build them into the cache, completely or not at all."""
     target = cached()
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(target.with_name(f"{target.name}.lock"), say):
+    with alone(target.with_name(f"{target.name}.lock"), say):
         if target.exists():
             return target
         draft = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
@@ -82,13 +86,10 @@ def build(say: Say) -> Path:
 
 
 def _compile(program: Path, say: Say) -> None:
-    version = _version()
-    major, minor, _ = version.split(".")
-    stamp = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor}
-    flags = " ".join(["-s", "-w", *(f"-X k8s.io/component-base/version.{k}={v}" for k, v in stamp.items())])
+    flags = f"-s -w {version_stamp(SOURCES / 'go.mod')}"
     # Without cgo the build needs no C compiler and no library of this machine.
     env = os.environ | {"CGO_ENABLED": "0"}
-    say(f"building etcd, Kubernetes {version} and kwok, once: 13 CPU minutes")
+    say(f"building etcd, Kubernetes {_version()} and kwok, once: 13 CPU minutes")
     listed = subprocess.run(
         ["go", "list", "-deps", "."], cwd=SOURCES, env=env, capture_output=True, text=True
     )
@@ -132,18 +133,27 @@ def _follow(lines: Iterator[str], packages: int, say: Say) -> list[str]:
 
 
 @contextmanager
-def _alone(lock: Path, say: Say) -> Iterator[None]:
+def alone(lock: Path, say: Say) -> Iterator[None]:
+    """Hold a lock file; of two concurrent builds the second waits."""
     with lock.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("waiting for another build of the Kubernetes servers")
+            say("waiting for another build")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-def _version() -> str:
-    found = re.search(r"k8s\.io/kubernetes v(\S+)", (SOURCES / "go.mod").read_text())
+def version_stamp(go_mod: Path) -> str:
+    """Return the linker flags that tell programs of Kubernetes their version."""
+    version = _version(go_mod)
+    major, minor, _ = version.split(".")
+    stamp = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor}
+    return " ".join(f"-X k8s.io/component-base/version.{k}={v}" for k, v in stamp.items())
+
+
+def _version(go_mod: Path = SOURCES / "go.mod") -> str:
+    found = re.search(r"k8s\.io/kubernetes v(\S+)", go_mod.read_text())
     assert found is not None
     return found.group(1)
 

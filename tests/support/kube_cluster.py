@@ -1,4 +1,4 @@
-"""A real Kubernetes cluster for tests, on free loopback ports.
+"""A real Kubernetes cluster for tests, on free ports.
 
     with KubeCluster(ClusterPart.CONTROLLERS, ClusterPart.SCHEDULER) as cluster:
         namespace = cluster.namespace("pool")
@@ -56,8 +56,11 @@ USERS = (ADMIN, KUBELET, *ClusterPart)
 class KubeCluster(Cluster):
     """A cluster of our own. Killing and restarting it loses nothing that was written."""
 
-    def __init__(self, *parts: ClusterPart, limits: Sequence[str] = ()) -> None:
-        """`limits` are further options of the API server, such as --max-requests-inflight=10."""
+    def __init__(self, *parts: ClusterPart, limits: Sequence[str] = (), address: str = "127.0.0.1") -> None:
+        """`limits` are further options of the API server, such as --max-requests-inflight=10. Pods
+        reach it only at an address outside loopback.
+        """
+        self._address = address
         self._bin = kube_binaries.find((*kube_binaries.SHORTEST, *parts))
         self._parts = parts
         self._limits = limits
@@ -106,7 +109,7 @@ class KubeCluster(Cluster):
 
     @property
     def server(self) -> str:
-        return f"https://127.0.0.1:{self._port}"
+        return f"https://{self._address}:{self._port}"
 
     def kill_apiserver(self) -> None:
         """Kill the API server as in a crash."""
@@ -185,11 +188,12 @@ class KubeCluster(Cluster):
         off = [] if ClusterPart.CONTROLLERS in self._parts else ["ServiceAccount", "TaintNodesByCondition"]
         options = {
             "etcd-servers": f"http://127.0.0.1:{self._etcd_port}",
-            "bind-address": "127.0.0.1",
-            "advertise-address": "127.0.0.1",
+            "bind-address": self._address,
+            "advertise-address": self._address,
             "secure-port": str(self._port),
             "cert-dir": str(certs),
-            "endpoint-reconciler-type": "none",
+            # Loopback is no valid endpoint of the Service `kubernetes`.
+            "endpoint-reconciler-type": "none" if self._address.startswith("127.") else "lease",
             "service-cluster-ip-range": "10.96.0.0/16",
             "authorization-mode": "Node,RBAC",
             "token-auth-file": str(self.root / "tokens.csv"),

@@ -12,17 +12,16 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from tests.support.kube_binaries import Missing, Say
+from tests.support import kube_binaries
+from tests.support.kube_binaries import Say
 
 ROOT = Path(__file__).parents[2]
 IMAGE = "docker.io/library/warmpool:test"
-TOOLS = ("buildah", "debootstrap", "unshare", "nsenter", "setpriv")
 SUITE, PYTHON = "trixie", "3.13"
 MIRROR = "http://deb.debian.org/debian"
 USER = "65532"
@@ -63,20 +62,15 @@ exec setpriv --pdeathsig KILL -- chroot --userspec={USER}:{USER} --groups={USER}
 """
 
 
-def require() -> None:
-    """Raise Missing, with what to do, unless the image can be built here."""
-    if sys.platform != "linux" or os.geteuid() != 0:
-        raise Missing("the image's tests need root on Linux")
-    absent = [tool for tool in TOOLS if shutil.which(tool) is None]
-    if absent:
-        raise Missing(f"the image's tests need {', '.join(absent)}: install Debian's packages of these names")
+def base_key() -> str:
+    """Return the identity of the base."""
+    return hashlib.sha256((SUITE + _AS_OFFICIAL).encode()).hexdigest()[:12]
 
 
 def base(say: Say) -> Path:
     """Return the base's root file system as a tar file; making it takes minutes, once."""
-    key = hashlib.sha256((SUITE + _AS_OFFICIAL).encode()).hexdigest()[:12]
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "warmpool"
-    target = folder / f"base-{SUITE}-{key}.tar"
+    folder = kube_binaries.cache_root()
+    target = folder / f"base-{SUITE}-{base_key()}.tar"
     if target.exists():
         return target
     folder.mkdir(parents=True, exist_ok=True)
@@ -98,8 +92,9 @@ class BuiltImage:
     def __init__(self, say: Say) -> None:
         self._say = say
         # Buildah's own mounts are in namespaces that end with it, except the one of `mount`.
-        self._place = Path(tempfile.mkdtemp(prefix="wp-image-"))
+        self.place = Path(tempfile.mkdtemp(prefix="wp-image-"))
         self.root = Path()
+        self.base_name = ""
         self._running: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
@@ -114,21 +109,24 @@ class BuiltImage:
         self.close()
 
     def _build(self) -> None:
-        context = self._place / "base"
+        context = self.place / "base"
         context.mkdir()
         shutil.copyfile(base(self._say), context / "base.tar")
         (context / "Dockerfile").write_text(_BASE)
         official = re.search(r"(?m)^ARG BASE=(\S+)", (ROOT / "Dockerfile").read_text())
         assert official is not None
-        self._buildah("bud", "--isolation", "chroot", "-t", f"docker.io/library/{official[1]}", str(context))
+        self.base_name = f"docker.io/library/{official[1]}"
+        self.build(self.base_name, context)
         shutil.rmtree(context)
         self._say("building the image: two to five minutes")
-        self._buildah(
-            "bud", "--isolation", "chroot", "--network", "host", "--pull-never", *_pip_access(),
-            "--build-arg", "REVISION=test", "-t", IMAGE, str(ROOT),
-        )  # fmt: skip
-        name = self._buildah("from", "--pull-never", IMAGE).strip()
-        self.root = Path(self._buildah("mount", name).strip())
+        self.build(IMAGE, ROOT, *_pip_access(), "--build-arg", "REVISION=test")
+        name = self.buildah("from", "--pull-never", IMAGE).strip()
+        self.root = Path(self.buildah("mount", name).strip())
+
+    def build(self, name: str, context: Path, *options: str) -> None:
+        """Build an image into the store."""
+        where = ("--isolation", "chroot", "--network", "host", "--pull-never")
+        self.buildah("bud", *where, *options, "-t", name, str(context))
 
     def start(
         self, command: Sequence[str], env: Mapping[str, str], config: Path, log: Path
@@ -162,18 +160,19 @@ class BuiltImage:
         for each in self._running:
             each.kill()
             each.wait()
-        if (self._place / "store").exists():
+        if (self.place / "store").exists():
             for words in (("umount", "--all"), ("rm", "--all"), ("rmi", "--all", "--force")):
-                self._buildah(*words, check=False)
-        left = mounts_below(self._place)
+                self.buildah(*words, check=False)
+        left = mounts_below(self.place)
         for mount in reversed(left):
             subprocess.run(["umount", "--recursive", mount], check=False)
-        shutil.rmtree(self._place, ignore_errors=True)
+        shutil.rmtree(self.place, ignore_errors=True)
         if left:
             raise RuntimeError(f"buildah left mounts, which were removed: {left}")
 
-    def _buildah(self, *words: str, check: bool = True) -> str:
-        store = ["--root", str(self._place / "store"), "--runroot", str(self._place / "run")]
+    def buildah(self, *words: str, check: bool = True) -> str:
+        """Run buildah on the store, and return what it printed."""
+        store = ["--root", str(self.place / "store"), "--runroot", str(self.place / "run")]
         return _run("buildah", *store, "--storage-driver", "overlay", *words, check=check)
 
 

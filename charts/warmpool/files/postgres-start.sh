@@ -4,6 +4,9 @@
 set -eu
 trap 'exit 143' TERM INT
 if [ -s "$PGDATA/PG_VERSION" ]; then
+    # When a new pod mounts the volume, the kubelet gives the group every right (fsGroup). Postgres
+    # refuses to start with these.
+    chmod 0700 "$PGDATA"
     quoted=$(printf %s "$POSTGRES_PASSWORD" | sed "s/'/''/g")
     printf "ALTER ROLE \"%s\" PASSWORD '%s'\n" "$POSTGRES_USER" "$quoted" |
         postgres --single -D "$PGDATA" -c exit_on_error=on -c log_min_messages=fatal \

@@ -56,6 +56,8 @@ spec:
         runAsUser: 999
         runAsGroup: 999
         fsGroup: 999
+        # Otherwise every new pod gets data that the whole group may change.
+        fsGroupChangePolicy: OnRootMismatch
         seccompProfile: {type: RuntimeDefault}
       containers:
         - name: {{ .component }}
