@@ -111,18 +111,23 @@ def test_an_old_schema_is_migrated(tmp_path: Path, redis: RedisServer, postgres:
     sick.close()
 
 
-def test_missing_rules_are_reported_and_installed(world: World, redis: RedisServer) -> None:
-    with world.store.write() as tx:
+def test_missing_rules_are_reported_and_installed(
+    world: World, redis: RedisServer, postgres: PostgresServer, postgres_template: str
+) -> None:
+    own = connect(postgres.create_database("without_rules", template=postgres_template))
+    with own.write() as tx:
         tx.exec_driver_sql(f"DROP SCHEMA {rules.schema()} CASCADE")
-    with pytest.raises(PoolError, match="does not exist: run `warmpool migrate`"):
-        rules.call(world.store, "end_claim", {})
+    with pytest.raises(PoolError, match="does not exist.*: run `warmpool migrate`"):
+        rules.call(own, "end_claim", {})
     sick = patient(world, redis)
+    sick.__dict__["store"] = own
     found = examined(sick)["schema_current"]
     assert "does not have the rules of this code" in found.evidence
     assert found.repair is not None
     found.repair()
     assert examined(sick)["schema_current"].level is Level.OK
     sick.redis.close()
+    own.close()
 
 
 def test_a_database_user_without_rights_is_reported(world: World, redis: RedisServer) -> None:
