@@ -117,7 +117,7 @@ def test_missing_rules_are_reported_and_installed(
     own = connect(postgres.create_database("without_rules", template=postgres_template))
     with own.write() as tx:
         tx.exec_driver_sql(f"DROP SCHEMA {rules.schema()} CASCADE")
-    with pytest.raises(PoolError, match="does not exist.*: run `warmpool migrate`"):
+    with pytest.raises(PoolError, match=r"does not exist.*: run `warmpool migrate`"):
         rules.call(own, "end_claim", {})
     sick = patient(world, redis)
     sick.__dict__["store"] = own
