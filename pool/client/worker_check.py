@@ -271,6 +271,7 @@ def _wrong_tokens(target: _Target) -> str:
     _expect(target, 401, good | {tokens.HEADER_CLAIM: "c-other"}, "with the token of another claim")
     _expect(target, 401, good | {tokens.HEADER_EPOCH: str(epoch + 1)}, "with the token of another epoch")
     _expect(target, 401, good | {tokens.HEADER_EPOCH: f"+{epoch}"}, "with an epoch that is not only digits")
+    _expect(target, 401, target.held(claim, 10**19), "with an epoch of 20 digits")
     _expect(target, 401, good | {"Authorization": token}, "without the word Bearer")
     _expect(target, 401, good | {"Authorization": f"Bearer {token[:-2]}"}, "with a shortened token")
     missing = {name: value for name, value in good.items() if name != tokens.HEADER_EPOCH}
@@ -309,7 +310,10 @@ def _sessions(target: _Target) -> str:
     for method in ("POST", "DELETE"):
         if (status := target.call(method, "/sessions", {}, b"").status) != 401:
             raise _Broken(f"{method} /sessions without a token must be answered 401, got {status}")
-    return "a session opens, counts and closes"
+    target.call("POST", "/sessions", target.held(*target.next_holder()), b"")
+    _accepted(target, *target.next_holder())
+    _await_unused(target, "after a newer holder came: it closes the session of the holder before")
+    return "a session opens, counts and closes, also if a newer holder comes"
 
 
 def _activation(target: _Target) -> str:
@@ -389,7 +393,12 @@ def _await_refusal(target: _Target) -> None:
 
 def _accepted(target: _Target, claim: str, epoch: int) -> int:
     status = target.call("GET", target.options.path, target.held(claim, epoch)).status
-    if status in (401, 403, 409) or status >= 500:
+    if status == 409:
+        raise _Broken(
+            f"the worker has seen an epoch above {epoch}, which GET /sessions does not report as "
+            '"epoch": start it again, then check it'
+        )
+    if status in (401, 403) or status >= 500:
         raise _Broken(
             f"GET {target.options.path} with the right token and epoch {epoch} was answered {status}; "
             "docs/worker-image.md has test vectors for the token"
