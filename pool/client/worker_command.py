@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pool.client import worker_check
-from pool.client.worker_check import CheckOptions
+from pool.client.worker_target import CheckOptions
 from pool.core.errors import InvalidInput, PoolError
 
 PROXY_HELP = """\

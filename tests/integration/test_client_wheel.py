@@ -77,7 +77,7 @@ def test_every_import_is_of_the_package_itself_redis_or_the_standard_library(whe
 
 def test_workers_need_the_standard_library_only(wheel: ZipFile) -> None:
     modules = [name for name in wheel.namelist() if name.startswith("warmpool/worker")]
-    assert len(modules) == 8
+    assert len(modules) == 10
     for name in modules:
         assert "redis" not in set(_imports(ast.parse(wheel.read(name))))
 

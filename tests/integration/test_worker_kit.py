@@ -19,8 +19,9 @@ from pathlib import Path
 import pytest
 
 from pool.client import worker_check, worker_command
-from pool.client.worker_check import CheckOptions, RuleResult
+from pool.client.worker_check import RuleResult
 from pool.client.worker_child import free_port
+from pool.client.worker_target import CheckOptions
 from pool.core import names, tokens
 from pool.core.errors import InvalidInput
 from tests.support import forking
