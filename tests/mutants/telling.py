@@ -203,16 +203,17 @@ MUTANTS: tuple[Mutant, ...] = (
         49,
         "a process that waits to migrate keeps a snapshot",
         "pool/store/migrations/applying.py",
-        "        driver.prepare_threshold = None\n",
-        "        driver.prepare_threshold = 5\n",
+        "            tx.rollback()\n",
+        "            pass\n",
         f"{MIGRATING}::test_processes_that_migrate_at_once_do_not_wait_for_each_others_snapshots",
     ),
     broken(
         49,
         "a failed migration stays half applied",
         "pool/store/migrations/applying.py",
-        '        unlimited(tx)\n        tx.exec_driver_sql(f"SET LOCAL lock_timeout',
-        "        tx.exec_driver_sql('COMMIT')\n        tx.exec_driver_sql(f\"SET lock_timeout",
+        '    with store.engine.begin() as tx:\n        unlimited(tx)\n        tx.exec_driver_sql(f"SET LOCAL',
+        '    with store.engine.execution_options(isolation_level="AUTOCOMMIT").connect() as tx:\n'
+        '        unlimited(tx)\n        tx.exec_driver_sql(f"SET LOCAL',
         f"{SCHEMA}::test_a_failed_migration_leaves_the_version_before",
     ),
     broken(

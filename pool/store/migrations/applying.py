@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from sqlalchemy.exc import OperationalError
 
@@ -63,12 +63,11 @@ class Version:
 def alone(store: Store, say: Callable[[str], None]) -> Iterator[None]:
     """Run the block while no other process migrates."""
     with translated(), store.engine.connect() as tx:
-        # A prepared statement, as every one after five executions, keeps its snapshot until the next.
-        driver: Any = tx.connection.driver_connection
-        driver.prepare_threshold = None
         clock, never, told = SystemClock(), threading.Event(), False
         unlimited(tx)
         while not tx.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({_LOCK})").scalar_one():
+            # psycopg prepares a statement at its sixth execution in one transaction, and a prepared one
+            # keeps its snapshot until the next.
             tx.rollback()
             if not told:
                 say("another process migrates; waiting for it")
