@@ -20,7 +20,7 @@ from pool.client import Pool
 from pool.core.contract import Release
 from pool.core.errors import Transient
 from pool.core.ids import ClaimId
-from pool.core.states import Condition
+from pool.core.states import Condition, State
 from pool.lifecycle import claiming
 from pool.lifecycle.claiming import AcquireCall
 from pool.store import schema
@@ -91,9 +91,16 @@ def once(shop: Shop, task: str = "shop.work") -> dict[str, Any]:
 
 
 def all_taken(system: System, shop: Shop) -> list[str]:
-    """Take every worker, so that the next acquire waits."""
-    answers = group(shop.sig("acquire", org="other", lease_s=600) for _ in range(WARM))().get(timeout=SOON_S)
-    assert [each["outcome"] for each in answers] == ["granted"] * WARM, answers
+    """Take every worker of the default profile, so that the next acquire waits. The pool is full: its
+    last place has the worker of the other profile, or a further one that an earlier test asked for.
+    """
+    eventually(
+        lambda: sum(system.count(State.IDLE, profile=name) for name in ("default", "bound")) == WARM + 1,
+        within_s=60,
+    )
+    free = system.count(State.IDLE, profile="default")
+    answers = group(shop.sig("acquire", org="other", lease_s=600) for _ in range(free))().get(timeout=SOON_S)
+    assert [each["outcome"] for each in answers] == ["granted"] * free, answers
     return [each["claim_id"] for each in answers]
 
 
