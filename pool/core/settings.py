@@ -38,8 +38,8 @@ class PoolSettings:
     )
     database_connections: int = _opt(
         5,
-        "Maximum number of database connections that the threads of one worker process share. An acquire"
-        " worker has at least one per thread.",
+        "Maximum number of database connections that the threads of one Celery worker share. An acquire"
+        " worker has at least one per thread, even if this is lower.",
         least=3,
         most=500,
     )
@@ -209,10 +209,12 @@ class Profile:
         None, "Parking time for this profile, in seconds; overrides [pool].", least=0
     )
     activation_path: str = _opt(
-        "", "Path that is POSTed to activate a worker for an org. Empty: workers need no activation."
+        "", "Path to which a POST is sent to activate a worker for an org. Empty: workers need no activation."
     )
     activation_payload: Mapping[str, Any] = _opt(
-        {}, "JSON body of the activation. {org}, {claim_id}, {worker_id} and {values.KEY} are replaced."
+        {},
+        "JSON body of the activation. {org}, {claim_id} and {worker_id} are replaced by their values,"
+        " {values.KEY} by the org's value for KEY.",
     )
     activation_budget_s: int | None = _opt(
         None, "Longest activation for this profile, in seconds; overrides [pool].", least=1

@@ -32,7 +32,8 @@ def board(
     open_to_all: Annotated[
         bool,
         typer.Option(
-            "--open", help="Show the board to everyone, also beyond loopback. Actions still need a sign-in."
+            "--open",
+            help="Show the board without a sign-in, also to other machines. Actions still need a sign-in.",
         ),
     ] = False,
     flower_url: Annotated[str, typer.Option(metavar="URL", help="URL of Flower, for links to tasks.")] = "",

@@ -67,7 +67,10 @@ def flower(
         str, typer.Option(help="Address to listen on; addresses other than loopback need a login.")
     ] = "127.0.0.1",
     look_only: Annotated[
-        bool, typer.Option("--look-only", help="Use worker events only, and send no messages to workers.")
+        bool,
+        typer.Option(
+            "--look-only", help="Use only the events that Celery workers send, and send them no messages."
+        ),
     ] = False,
 ) -> None:
     """Run Flower, which shows Celery workers, queues and tasks. It cannot stop a worker, send a

@@ -44,7 +44,7 @@ def simulate(
         typer.Option(
             metavar="RATE",
             min=0,
-            help="Generate a daily wave with this many requests per second at its peak.",
+            help="Generate load that rises and falls as over a day, with this many requests per second at its peak.",
         ),
     ] = 0.0,
     hours: Annotated[float, typer.Option(min=0.01, help="Duration of generated demand, in hours.")] = 24.0,
