@@ -79,8 +79,9 @@ BEGIN
       SELECT locked || array_agg(DISTINCT a.profile),
         coalesce(array_agg(DISTINCT a.profile) FILTER (WHERE a.wait_s > 0), '{}') INTO locked, alone
         FROM jsonb_to_recordset(p -> 'acquire') AS a(profile text, wait_s integer)
-        WHERE by_itself OR EXISTS (SELECT 1 FROM requests q WHERE q.profile = a.profile
-        AND q.state = 'waiting');
+        -- Not EXISTS: planned while few requests waited, it would read all that wait for any profile.
+        WHERE by_itself OR (SELECT q.profile FROM requests q WHERE q.profile = a.profile
+        AND q.state = 'waiting' LIMIT 1) IS NOT NULL;
     END IF;
     IF cardinality(locked) > 1 THEN
       locked := ARRAY(SELECT DISTINCT s FROM unnest(locked) s ORDER BY s);
