@@ -85,6 +85,9 @@ class AsyncLink:
         await self._reader.aclose()
 
 
+CANCEL_AGAIN_S = 1.0
+
+
 class AsyncSession:
     """Execute what `Core` decides, in the event loop in which the session was created."""
 
@@ -158,8 +161,12 @@ class AsyncSession:
     async def close(self) -> None:
         """Stop both tasks. Try to release the claims still held."""
         self._closed = True
-        for task in self._loops:
-            task.cancel()
+        running = set(self._loops)
+        while running:
+            # Again until all have ended: a library may turn a cancellation into an error of its own.
+            for task in running:
+                task.cancel()
+            _, running = await asyncio.wait(running, timeout=CANCEL_AGAIN_S)
         await asyncio.gather(*self._loops, return_exceptions=True)
         await self._wind_up()
 

@@ -205,3 +205,27 @@ def _text(found: Any) -> str:
 def _events(caplog: pytest.LogCaptureFixture) -> list[str]:
     records = [record for record in caplog.records if record.levelno >= logging.WARNING]
     return [record.getMessage().split()[0] for record in records if record.name == "warmpool.client"]
+
+
+def test_asyncio_client_closes_although_a_cancellation_was_lost() -> None:
+    """A library may turn the cancellation of a task into an error that is retried."""
+    cancelled = 0
+
+    async def loses_one() -> None:
+        nonlocal cancelled
+        while cancelled < 2:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled += 1
+
+    async def closes() -> None:
+        pool = AsyncPool("redis://127.0.0.1:1/0")
+        session = pool._session()
+        session._loops = [asyncio.create_task(loses_one())]
+        await asyncio.sleep(0)
+        async with asyncio.timeout(30):
+            await session.close()
+
+    asyncio.run(closes())
+    assert cancelled == 2
