@@ -63,6 +63,8 @@ def test_the_example_in_javascript_is_a_worker() -> None:
         ("any_token", "no_token"),
         ("any_claim", "wrong_token"),
         ("any_epoch", "epoch"),
+        ("long_epoch", "wrong_token"),
+        ("kept_session", "sessions"),
         ("uncounted", "sessions"),
         ("leaky", "sessions"),
         ("impatient", "drain"),

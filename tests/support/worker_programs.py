@@ -57,7 +57,15 @@ def wsgi() -> None:
         server.serve_forever()
 
 
-def faulty(fault: str) -> None:
+def _of_any_length(self: WorkerState, claim_id: str, epoch: str, token: str) -> Holder | None:
+    from pool.core import tokens
+
+    if not (self._key and claim_id and epoch.isascii() and epoch.isdigit()):
+        return None
+    return Holder(claim_id, int(epoch)) if tokens.verify(self._key, claim_id, int(epoch), token) else None
+
+
+def faulty(fault: str) -> None:  # noqa: C901 - one branch per fault
     """A worker that breaks one rule of the contract."""
     never: Any = lambda *_: None  # noqa: E731
     if fault == "any_token":
@@ -68,6 +76,17 @@ def faulty(fault: str) -> None:
         tokens.verify = lambda key, claim, epoch, presented: len(presented) == 64  # type: ignore[assignment]
     elif fault == "any_epoch":
         WorkerState._fence = never  # type: ignore[method-assign]
+    elif fault == "long_epoch":
+        WorkerState._presented = _of_any_length  # type: ignore[method-assign]
+    elif fault == "kept_session":
+        fence = WorkerState._fence
+
+        def keep(self: WorkerState, holder: Holder) -> Any:
+            was_open, refusal = self._session_open, fence(self, holder)
+            self._session_open = was_open
+            return refusal
+
+        WorkerState._fence = keep  # type: ignore[method-assign]
     elif fault == "uncounted":
         WorkerState.self_report = lambda self: {"open": 0}  # type: ignore[method-assign]
     elif fault == "leaky":
